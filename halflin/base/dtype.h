@@ -24,9 +24,10 @@ enum class DType : uint8_t {
   kQ4_K,
   kQ5_K,
   kQ6_K,
+  kU8,  // raw bytes (masks, packed data); never converted to float32
 };
 
-// "F32", "Q4_K", ...
+// "F32", "Q4_K", ..., as safetensors and ggml spell them.
 std::string_view dtype_name(DType dtype);
 // Elements a block packs (1 for plain formats) and the bytes that one block takes.
 size_t dtype_block_elements(DType dtype);

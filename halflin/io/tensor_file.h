@@ -32,20 +32,29 @@ struct TensorInfo {
 // Copyable; the mappings live as long as one copy does.
 struct TensorFile {
   std::map<std::string, TensorInfo> tensors;
-  nlohmann::json metadata;  // GGUF key-values, or safetensors' __metadata__
-  std::string path;         // what was opened, for messages
+  // GGUF key-values by their full key ("llama.block_count"), strings byte for byte as stored (they
+  // may be no UTF-8); or safetensors' __metadata__; or the "metadata" of a sharded index.
+  nlohmann::json metadata;
+  // Tensors in formats that hold no weights we read (BOOL, I64, F64, F8_E4M3, ...): name -> format.
+  // They are checked like the others. U8 tensors are in `tensors`.
+  std::map<std::string, std::string> unread;
+  std::string path;  // what was opened, for messages
   std::vector<std::shared_ptr<MappedFile>> mappings;
 
   const TensorInfo* find(const std::string& name) const;
-  // Throws Error naming the file and the tensor.
+  // Throws Error naming the file and the tensor, also for one of `unread`.
   const TensorInfo& at(const std::string& name) const;
 };
 
-// One .safetensors file.
+// All of these throw Error, one line that names the file, the place (a tensor, a key, a byte
+// offset), what was expected and what was found.
+
+// One .safetensors file. Tensors fill the data section without overlap or gap, as the format
+// demands.
 TensorFile open_safetensors(const std::filesystem::path& path);
 // model.safetensors.index.json: every shard it names, checked against the map it holds.
 TensorFile open_safetensors_index(const std::filesystem::path& index_path);
-// A GGUF file, versions 2 and 3, little-endian.
+// A GGUF file, versions 2 and 3, little-endian, not split over several files.
 TensorFile open_gguf(const std::filesystem::path& path);
 
 // Parse from memory: what the functions above and the fuzzers call. `name` is used in messages.
@@ -53,17 +62,24 @@ TensorFile parse_safetensors(std::span<const std::byte> file, const std::string&
 TensorFile parse_gguf(std::span<const std::byte> file, const std::string& name);
 
 // Converts or dequantises elements [begin, begin + out.size()) to float32; `begin` and out.size()
-// are whole blocks of the tensor's format. Throws Error naming tensor and element on NaN or Inf.
+// are whole blocks of the tensor's format and lie inside it. Values equal ggml's reference
+// dequantisation. Throws Error naming file, tensor and element on NaN or Inf, and for U8 tensors.
 void read_f32(const TensorInfo& tensor, size_t begin, std::span<float> out);
 
 struct TensorToWrite {
   std::string name;
-  DType dtype = DType::kF32;  // kF32 or kBF16
+  DType dtype = DType::kF32;  // kF32, kF16, kBF16 or kU8
   std::vector<size_t> shape;
   std::span<const std::byte> bytes;
 };
-// Writes a safetensors file whole or not at all (temporary file, fsync, rename).
+// Writes a safetensors file whole or not at all (temporary file, fsync, rename), data in the order
+// of `tensors`. Throws Error when a tensor's size contradicts its shape, a name comes twice, or
+// writing fails.
 void write_safetensors(const std::filesystem::path& path, std::span<const TensorToWrite> tensors,
                        const std::map<std::string, std::string>& metadata);
+
+// Names a checkpoint's contents: the sha256 of its file; of several files, the sha256 of their
+// "file name:sha256\n" lines in order of name. Throws Error for a TensorFile that maps no file.
+std::string sha256_files(const TensorFile& checkpoint);
 
 }  // namespace halflin
