@@ -1,0 +1,127 @@
+#include "halflin/io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+
+#include "halflin/base/error.h"
+
+namespace halflin {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int fd) : fd(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+fs::path folder_of(const fs::path& path) {
+  return path.has_parent_path() ? path.parent_path() : fs::path(".");
+}
+
+// Creates a new file `.stem.PID.N.tmp` in `folder` and sets `created` to its path. A killed process
+// of the same id may have left such a file: then the next N. Returns the descriptor, or -1 with
+// errno.
+int create_temporary(const fs::path& folder, const std::string& stem, fs::path& created) {
+  static std::atomic<unsigned> counter{0};
+  while (true) {
+    created = folder / fmt::format(".{}.{}.{}.tmp", stem, ::getpid(), counter++);
+    // open, not mkstemp, so that the umask decides who may read the result.
+    const int fd = ::open(created.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || errno != EEXIST) return fd;
+  }
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path) {
+  const std::string name = path.string();
+  const Descriptor file(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.fd < 0) fail("{}: cannot open: {}", name, std::strerror(errno));
+  struct stat status = {};
+  if (::fstat(file.fd, &status) != 0) fail("{}: cannot read: {}", name, std::strerror(errno));
+  // A pipe has no size: grow as it comes. One byte more than a file's size finds its end at once.
+  std::string contents;
+  size_t used = 0;
+  contents.resize(S_ISREG(status.st_mode) ? static_cast<size_t>(status.st_size) + 1 : 65536);
+  while (true) {
+    if (used == contents.size()) contents.resize(2 * used);
+    const ssize_t got = ::read(file.fd, contents.data() + used, contents.size() - used);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail("{}: cannot read: {}", name, std::strerror(errno));
+    if (got == 0) break;
+    used += static_cast<size_t>(got);
+  }
+  contents.resize(used);
+  return contents;
+}
+
+AtomicFile::AtomicFile(const fs::path& path)
+    : path_(path), fd_(create_temporary(folder_of(path), path.filename().string(), temporary_)) {
+  if (fd_ < 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+void AtomicFile::write(std::string_view bytes) { write(std::as_bytes(std::span(bytes))); }
+
+void AtomicFile::commit() {
+  if (::fsync(fd_) != 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
+  const int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+    fail("{}: cannot replace: {}", path_.string(), std::strerror(errno));
+  }
+  temporary_.clear();
+  // The rename lasts once the folder is on disk. Some file systems cannot sync a folder; the file
+  // is in place whether or not they can.
+  const Descriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.fd >= 0) ::fsync(folder.fd);
+}
+
+void write_file_atomically(const fs::path& path, std::string_view contents) {
+  AtomicFile file(path);
+  file.write(contents);
+  file.commit();
+}
+
+void ensure_writable_directory(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) fail("{}: cannot create the directory: {}", path.string(), error.message());
+  if (!fs::is_directory(path, error)) {
+    fail("{}: expected a directory, found a file", path.string());
+  }
+  fs::path probe;
+  const Descriptor file(create_temporary(path, "probe", probe));
+  if (file.fd < 0) fail("{}: cannot write there: {}", path.string(), std::strerror(errno));
+  const bool written = ::write(file.fd, "x", 1) == 1;
+  const int reason = errno;
+  ::unlink(probe.c_str());
+  if (!written) fail("{}: cannot write there: {}", path.string(), std::strerror(reason));
+}
+
+}  // namespace halflin
