@@ -1,0 +1,96 @@
+#include "halflin/io/file.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+
+#include <csignal>
+
+#include "halflin/io/sha256.h"
+#include "tests/io/testing.h"
+
+namespace halflin {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(File, WhatIsWrittenIsRead) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path / "out";
+  const std::string contents("a\0b\n", 4);
+  write_file_atomically(path, "old");
+  write_file_atomically(path, contents);
+  EXPECT_EQ(read_file(path), contents);
+  write_file_atomically(path, "");
+  EXPECT_EQ(read_file(path), "");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
+}
+
+TEST(File, ReadsWhatHasNoSize) { EXPECT_GT(read_file("/proc/self/status").size(), 10u); }
+
+TEST(File, NamesWhatCannotBeReadOrWritten) {
+  const TemporaryFolder folder;
+  EXPECT_CONTAINS(error_of([&] { read_file(folder.path / "none"); }),
+                  "none: cannot open: No such file or directory");
+  EXPECT_CONTAINS(error_of([&] { read_file(folder.path); }), "Is a directory");
+  EXPECT_CONTAINS(error_of([&] { write_file_atomically(folder.path / "no" / "out", "x"); }),
+                  "out: cannot write: No such file or directory");
+  fs::create_directories(folder.path / "taken" / "in");
+  EXPECT_CONTAINS(error_of([&] { write_file_atomically(folder.path / "taken", "x"); }),
+                  "taken: cannot replace: ");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
+}
+
+// A limit on file sizes stands in for a full disk: the write stops half-way with an error.
+TEST(File, AFailedWriteLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path / "out";
+  write_file_atomically(path, "old");
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
+  auto* const handler = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit = before;
+  limit.rlim_cur = 1000;
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const std::string message =
+      error_of([&] { write_file_atomically(path, std::string(100'000, 'x')); });
+  ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_CONTAINS(message, "out: cannot write: File too large");
+  EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
+}
+
+TEST(File, WithoutCommitNothingHappens) {
+  const TemporaryFolder folder;
+  {
+    AtomicFile file(folder.path / "out");
+    file.write("x");
+  }
+  EXPECT_TRUE(fs::is_empty(folder.path));
+}
+
+TEST(File, AWritableDirectoryIsCreatedAndProved) {
+  const TemporaryFolder folder;
+  ensure_writable_directory(folder.path / "a" / "b");
+  ensure_writable_directory(folder.path / "a" / "b");
+  EXPECT_TRUE(fs::is_empty(folder.path / "a" / "b"));
+  folder.write("file", "x");
+  EXPECT_CONTAINS(error_of([&] { ensure_writable_directory(folder.path / "file"); }), "file: ");
+  EXPECT_CONTAINS(error_of([&] { ensure_writable_directory(folder.path / "file" / "sub"); }),
+                  "cannot create the directory");
+  EXPECT_CONTAINS(error_of([&] { ensure_writable_directory("/proc/1/x"); }), "/proc/1/x: cannot");
+  EXPECT_CONTAINS(error_of([&] { ensure_writable_directory("/proc"); }), "/proc: cannot write");
+}
+
+TEST(Sha256, EqualsThePublishedDigests) {
+  EXPECT_EQ(sha256_hex({}), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex(bytes_of("abc")),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  Sha256 sha;
+  sha.update(bytes_of("a"));
+  sha.update(bytes_of("bc"));
+  EXPECT_EQ(sha.hex(), sha256_hex(bytes_of("abc")));
+}
+
+}  // namespace
+}  // namespace halflin
