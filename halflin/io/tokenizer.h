@@ -11,12 +11,14 @@
 #include <string_view>
 #include <vector>
 
+#include "halflin/io/utf8.h"  // find_invalid_utf8
+
 namespace halflin {
 
 class Tokenizer {
  public:
-  // tokenizer.json text. `name` is used in messages. Byte-level BPE and sentencepiece-style BPE with
-  // byte fallback; other models, normalisers, pre-tokenisers and decoders are refused by name.
+  // tokenizer.json text. `name` is used in messages. Byte-level BPE and sentencepiece-style BPE
+  // with byte fallback; other models, normalisers, pre-tokenisers and decoders are refused by name.
   static Tokenizer from_json(std::string_view json_text, const std::string& name);
   // A Hugging Face directory: tokenizer.json, and tokenizer_config.json (beside it, if there) for
   // add_bos_token.
@@ -28,8 +30,8 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // Ids of `text`, valid UTF-8 (Error with the byte offset where it is not). No BOS or EOS is added;
-  // added tokens that occur in the text become their ids. Equals tokenizers' encode(text,
+  // Ids of `text`, valid UTF-8 (Error with the byte offset where it is not). No BOS or EOS is
+  // added; added tokens that occur in the text become their ids. Equals tokenizers' encode(text,
   // add_special_tokens=False).
   std::vector<int32_t> encode(std::string_view text) const;
   // Bytes of the ids; may be invalid UTF-8 where ids cut a character. Unknown ids are an Error.
@@ -38,7 +40,7 @@ class Tokenizer {
   // The bytes one id stands for, as decode writes it in the middle of a text.
   std::string token_bytes(int32_t id) const;
 
-  size_t size() const;            // number of ids: highest id + 1
+  size_t size() const;              // number of ids: highest id + 1
   std::string description() const;  // e.g. "byte-level BPE, 49152 tokens, smollm pre-tokeniser"
   // The BOS id where the tokenizer's own configuration says that one is to be added.
   std::optional<int32_t> added_bos() const;
@@ -51,8 +53,5 @@ class Tokenizer {
   explicit Tokenizer(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// Byte offset of the first byte that is not valid UTF-8, or npos.
-size_t find_invalid_utf8(std::string_view text);
 
 }  // namespace halflin
