@@ -6,7 +6,7 @@
 
 models/<name>/        config.json and model.safetensors (or two shards and an index), or model.gguf
     expected.safetensors   of one forward pass in float32 with eager attention on the weights as stored:
-        input_ids     int32 [T]
+        input_ids     float32 [T], whole numbers
         logits        float32 [T, vocab]
       and, in those of HOOKED, to find where a difference begins:
         mlp_in.<l>    float32 [T, d]   output of the norm before layer l's MLP
@@ -209,7 +209,7 @@ def hooks(model):
 @torch.no_grad()
 def expected_of(model, input_ids):
     """One forward pass in float32; returns the tensors of expected.safetensors."""
-    out = {"input_ids": input_ids.to(torch.int32)}
+    out = {"input_ids": input_ids.to(torch.float32)}
     before, mlps, final = hooks(model)
 
     def keep(key, value):

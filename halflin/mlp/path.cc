@@ -1,0 +1,140 @@
+#include "halflin/mlp/path.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "halflin/base/error.h"
+
+namespace halflin {
+
+namespace {
+
+double linear_flops(const Linear& linear) {
+  return linear.empty() ? 0.0 : 2.0 * static_cast<double>(linear.in() * linear.out());
+}
+
+size_t row_bytes(const Operand& x) { return x.cols * (x.is_bf16 ? 2 : 4); }
+
+const unsigned char* row_of(const Operand& x, size_t r) {
+  return static_cast<const unsigned char*>(x.data) + r * x.stride * (x.is_bf16 ? 2 : 4);
+}
+
+// One row's score, summed in float64 so that no vector width changes a route.
+float gate_score(const Gate& gate, const Operand& row) {
+  double sum = 0;
+  for (size_t i = 0; i < row.cols; ++i) {
+    const float v = row.is_bf16 ? to_float(static_cast<const bf16*>(row.data)[i])
+                                : static_cast<const float*>(row.data)[i];
+    sum += static_cast<double>(v) * static_cast<double>(gate.weight[i]);
+  }
+  return static_cast<float>(sum + static_cast<double>(gate.bias));
+}
+
+Operand gather(const Operand& x, std::span<const size_t> rows, MutableOperand to) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::memcpy(static_cast<unsigned char*>(to.data) + i * row_bytes(x), row_of(x, rows[i]),
+                row_bytes(x));
+  }
+  return to;
+}
+
+void scatter(MatView<const float> from, std::span<const size_t> rows, bool accumulate,
+             MatView<float> to) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    float* target = to.row(rows[i]);
+    const float* source = from.row(i);
+    for (size_t c = 0; c < from.cols; ++c) {
+      target[c] = accumulate ? target[c] + source[c] : source[c];
+    }
+  }
+}
+
+}  // namespace
+
+double path_flops(const Mlp& mlp) {
+  return linear_flops(mlp.gate) + linear_flops(mlp.up) + linear_flops(mlp.down);
+}
+
+double path_flops(const CheapPath& path) {
+  return linear_flops(path.affine) + linear_flops(path.low_rank_in) +
+         linear_flops(path.low_rank_out) + (path.narrow ? path_flops(*path.narrow) : 0.0);
+}
+
+MlpScratch::MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated)
+    : hidden(precision, rows, std::max(d_mlp, d_model)),
+      up(gated ? rows : 0, d_mlp),
+      gathered(precision, rows, d_model),
+      routed(rows, d_model) {}
+
+MutableOperand mlp_neurons(ThreadPool& pool, const Mlp& mlp, Operand x, MlpScratch& scratch) {
+  const MutableOperand hidden = scratch.hidden.view(x.rows, mlp.up.out());
+  if (mlp.gate.empty()) {
+    mlp.up.forward(pool, x, hidden, {.activation = mlp.activation});
+    return hidden;
+  }
+  const MatView<float> up(scratch.up.data(), x.rows, mlp.up.out());
+  mlp.up.forward(pool, x, up);
+  mlp.gate.forward(pool, x, hidden,
+                   {.activation = mlp.activation, .factor = up.data, .factor_stride = up.stride});
+  return hidden;
+}
+
+void apply_mlp(ThreadPool& pool, const Mlp& mlp, Operand x, bool accumulate, MatView<float> y,
+               MlpScratch& scratch) {
+  mlp.down.forward(pool, mlp_neurons(pool, mlp, x, scratch), y, {.accumulate = accumulate});
+}
+
+void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumulate,
+                 MatView<float> y, MlpScratch& scratch) {
+  if (!path.affine.empty()) {
+    path.affine.forward(pool, x, y, {.accumulate = accumulate});
+    accumulate = true;
+  }
+  if (!path.low_rank_in.empty()) {
+    const MutableOperand inner = scratch.hidden.view(x.rows, path.low_rank_in.out());
+    path.low_rank_in.forward(pool, x, inner);
+    path.low_rank_out.forward(pool, inner, y, {.accumulate = accumulate});
+    accumulate = true;
+  }
+  if (path.narrow) {
+    apply_mlp(pool, *path.narrow, x, accumulate, y, scratch);
+    accumulate = true;
+  }
+  for (size_t t = 0; t < x.rows; ++t) {
+    float* row = y.row(t);
+    if (!accumulate) std::fill_n(row, y.cols, 0.f);
+    if (!path.constant.empty()) {
+      for (size_t c = 0; c < y.cols; ++c) row[c] += path.constant[c];
+    }
+  }
+}
+
+void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
+                MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route) {
+  if (!route.empty()) std::fill(route.begin(), route.end(), path.cheap && !path.gate ? 1 : 0);
+  if (!path.cheap) return apply_mlp(pool, mlp, x, accumulate, y, scratch);
+  if (!path.gate) return apply_cheap(pool, *path.cheap, x, accumulate, y, scratch);
+
+  scratch.cheap_rows.clear();
+  scratch.full_rows.clear();
+  for (size_t t = 0; t < x.rows; ++t) {
+    const bool cheap = gate_score(*path.gate, x.row_range(t, 1)) > path.gate->threshold;
+    (cheap ? scratch.cheap_rows : scratch.full_rows).push_back(t);
+    if (cheap && !route.empty()) route[t] = 1;
+  }
+  const auto run = [&](const std::vector<size_t>& rows, const auto& apply) {
+    if (rows.empty()) return;
+    const Operand inputs = gather(x, rows, scratch.gathered.view(rows.size(), x.cols));
+    const MatView<float> outputs(scratch.routed.data(), rows.size(), y.cols);
+    apply(inputs, outputs);
+    scatter(outputs, rows, accumulate, y);
+  };
+  run(scratch.cheap_rows, [&](Operand in, MatView<float> out) {
+    apply_cheap(pool, *path.cheap, in, false, out, scratch);
+  });
+  run(scratch.full_rows, [&](Operand in, MatView<float> out) {
+    apply_mlp(pool, mlp, in, false, out, scratch);
+  });
+}
+
+}  // namespace halflin

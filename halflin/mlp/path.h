@@ -1,0 +1,78 @@
+// mlp/: what can stand in an MLP's place, and how it is fitted. The heart of the project.
+//
+// MlpPath is the one seam of the forward pass: per layer it says what the MLP's place holds. Measuring,
+// inference, analyses and training differ in the paths they pass, in nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "halflin/mlp/gate.h"
+#include "halflin/ops/linear.h"
+
+namespace halflin {
+
+// A dense MLP: down(activation(gate(x)) * up(x)) when gated (SwiGLU), else down(activation(up(x))).
+struct Mlp {
+  Activation activation = Activation::kGeluErf;
+  Linear gate;  // [d, h]; empty when the MLP is not gated
+  Linear up;    // [d, h]
+  Linear down;  // [h, d]
+};
+
+// A way to compute the MLP's output cheaply: the sum of those parts that are present.
+//   linear surrogate    affine
+//   low-rank surrogate  low_rank_in then low_rank_out
+//   folded MLP          narrow (the neurons kept) + affine (all others, folded)
+//   narrow MLP          narrow + constant (the mean output of the neurons dropped)
+//   mean output         constant
+//   skip                nothing
+struct CheapPath {
+  Linear affine;                         // [d, d]
+  Linear low_rank_in, low_rank_out;      // [d, r], [r, d]
+  std::shared_ptr<const Mlp> narrow;     // fewer neurons than the full MLP
+  std::vector<float> constant;           // [d], or empty
+};
+
+// Floating-point operations of one token.
+double path_flops(const Mlp& mlp);
+double path_flops(const CheapPath& path);
+
+// What stands in one layer's MLP's place.
+struct MlpPath {
+  std::shared_ptr<const CheapPath> cheap;  // null: the full MLP for every token
+  std::optional<Gate> gate;                // which tokens go the cheap way; none: all of them
+};
+
+// Buffers of MLP evaluation for up to `rows` tokens at a time.
+struct MlpScratch {
+  OperandBuffer hidden;           // [rows, h] activations of the neurons
+  Matrix<float> up;               // [rows, h] of a gated MLP
+  OperandBuffer gathered;         // [rows, d] inputs of the tokens of one route
+  Matrix<float> routed;           // [rows, d] their outputs
+  std::vector<size_t> cheap_rows;
+  std::vector<size_t> full_rows;
+
+  MlpScratch() = default;
+  MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);
+};
+
+// Neurons after activation and gating, a(x) [T, h] in the model's operand type, valid until the
+// scratch is used again.
+MutableOperand mlp_neurons(ThreadPool& pool, const Mlp& mlp, Operand x, MlpScratch& scratch);
+
+// y = mlp(x), or y += mlp(x) when `accumulate`; x [T, d] operand, y [T, d].
+void apply_mlp(ThreadPool& pool, const Mlp& mlp, Operand x, bool accumulate, MatView<float> y,
+               MlpScratch& scratch);
+void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumulate,
+                 MatView<float> y, MlpScratch& scratch);
+
+// The seam: each token by the route its gate chooses, its rows gathered so that every route is one
+// matrix product. `route`, if not empty, receives 1 for each token that went the cheap way.
+void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
+                MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route = {});
+
+}  // namespace halflin
