@@ -60,7 +60,9 @@ def emit(name, values):
 def svd_ridge(x, y, lam):
     mx, my = x.mean(0), y.mean(0)
     u, s, vt = np.linalg.svd(x - mx, full_matrices=False)
-    d = np.where(s > 1e-10 * s[0], s / (s**2 + lam), 0)
+    d = np.zeros_like(s)
+    used = s > 1e-10 * s[0]
+    d[used] = s[used] / (s[used]**2 + lam)
     w = (vt.T * d) @ u.T @ (y - my)
     return w, my - mx @ w
 
