@@ -1,0 +1,43 @@
+// The command line: parse, call the library, print. One file a subcommand.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "halflin/io/tokenizer.h"
+#include "halflin/model/model.h"
+
+namespace halflin::cli {
+
+// What every command takes.
+struct Common {
+  std::string model;
+  bool json = false;
+  bool quiet = false;
+  int threads = 0;
+};
+// Adds MODEL, --json, --quiet and --threads, and an example to the help.
+void add_common(CLI::App& command, Common& common, const std::string& example);
+// The text file and how it is cut into windows.
+struct TextOptions {
+  std::string path;
+  size_t window = 512;
+  bool bos = false;
+  std::string dtype = "f32";
+};
+void add_text(CLI::App& command, TextOptions& text);
+
+Precision parse_precision(const std::string& dtype);
+// The tokenizer beside or inside the checkpoint; its ids are checked against the embedding.
+Tokenizer read_tokenizer(const Checkpoint& checkpoint);
+// The BOS id that --bos asks for; Error where the tokenizer's configuration adds none.
+std::optional<int32_t> bos_of(const Tokenizer& tokenizer, bool asked, const std::string& model);
+
+void add_info(CLI::App& app);
+void add_tokenize(CLI::App& app);
+void add_ppl(CLI::App& app);
+void add_sweep(CLI::App& app);
+
+}  // namespace halflin::cli

@@ -1,0 +1,58 @@
+#include "cli/cli.h"
+#include "halflin/base/error.h"
+#include "halflin/io/hub.h"
+
+namespace halflin::cli {
+
+void add_common(CLI::App& command, Common& common, const std::string& example) {
+  command
+      .add_option("MODEL", common.model,
+                  "Hugging Face directory, .gguf file, or a name in the Hugging Face cache")
+      ->required();
+  command.add_flag("--json", common.json, "print the result as JSON");
+  command.add_flag("--quiet", common.quiet, "no progress and no warnings on stderr");
+  command.add_option("--threads", common.threads, "worker threads (default: all available cores)")
+      ->check(CLI::Range(1, 1024));
+  command.footer("Example:\n  " + example);
+  command.callback([&common] {
+    if (common.threads == 0) common.threads = available_threads();
+  });
+}
+
+void add_text(CLI::App& command, TextOptions& text) {
+  command.add_option("--text", text.path, "UTF-8 text to measure on")->required();
+  command.add_option("--window", text.window, "tokens of one window of context")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{2}, size_t{1} << 20));
+  command.add_flag("--bos", text.bos,
+                   "begin each window with the BOS that the tokenizer's configuration adds");
+  command.add_option("--dtype", text.dtype, "precision of matrix products")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"f32", "bf16"}));
+}
+
+Precision parse_precision(const std::string& dtype) {
+  return dtype == "bf16" ? Precision::kBF16 : Precision::kF32;
+}
+
+Tokenizer read_tokenizer(const Checkpoint& checkpoint) {
+  const ModelFiles files = find_model(checkpoint.path);
+  Tokenizer tokenizer = files.gguf.empty()
+                            ? Tokenizer::from_directory(files.directory)
+                            : Tokenizer::from_gguf(checkpoint.file.metadata, files.gguf.string());
+  if (tokenizer.size() > checkpoint.architecture.config.vocab) {
+    fail("{}: the tokenizer has ids up to {}, the embedding only {} rows", checkpoint.path,
+         tokenizer.size() - 1, checkpoint.architecture.config.vocab);
+  }
+  return tokenizer;
+}
+
+std::optional<int32_t> bos_of(const Tokenizer& tokenizer, bool asked, const std::string& model) {
+  if (!asked) return std::nullopt;
+  if (!tokenizer.added_bos()) {
+    fail("{}: --bos, but the tokenizer's configuration adds no BOS token", model);
+  }
+  return tokenizer.added_bos();
+}
+
+}  // namespace halflin::cli

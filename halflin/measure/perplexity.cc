@@ -1,0 +1,44 @@
+#include "halflin/measure/perplexity.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace halflin {
+
+void LossSum::add(std::span<const float> losses, std::span<const size_t> offsets) {
+  for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+    for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) sum += static_cast<double>(losses[t]);
+    count += offsets[s + 1] - offsets[s] - 1;
+  }
+}
+
+double LossSum::perplexity() const { return std::exp(mean()); }
+
+std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
+                                             std::span<const Batch> batches,
+                                             std::span<const MlpPath> paths, Progress& progress) {
+  size_t rows = 0;
+  for (const Batch& batch : batches) rows = std::max(rows, batch.rows());
+  struct Worker {
+    Workspace workspace;
+    Matrix<float> residual;
+  };
+  std::vector<Worker> workers(std::min<size_t>(static_cast<size_t>(pool.size()), batches.size()));
+  for (Worker& worker : workers) {
+    worker = {Workspace(model, rows), Matrix<float>(rows, model.config.d_model)};
+  }
+  std::vector<std::vector<float>> losses(batches.size());
+  pool.parallel_for(batches.size(), [&](size_t b, int w) {
+    Worker& worker = workers[static_cast<size_t>(w)];
+    const Batch& batch = batches[b];
+    const MatView<float> residual(worker.residual.data(), batch.rows(), model.config.d_model);
+    embed(model, batch, residual);
+    run_layers(pool, model, 0, batch.offsets, residual, worker.workspace, paths);
+    losses[b].resize(batch.rows());
+    final_losses(pool, model, batch, residual, worker.workspace, losses[b]);
+    progress.advance(static_cast<double>(batch.rows()));
+  });
+  return losses;
+}
+
+}  // namespace halflin

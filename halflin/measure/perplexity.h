@@ -1,0 +1,28 @@
+// Per-token losses of a model, whatever stands in its MLPs' places.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "halflin/base/progress.h"
+#include "halflin/model/forward.h"
+
+namespace halflin {
+
+// Losses of predictions, and what perplexity follows from.
+struct LossSum {
+  double sum = 0;    // nats
+  size_t count = 0;  // predictions
+
+  void add(std::span<const float> losses, std::span<const size_t> offsets);
+  double mean() const { return sum / static_cast<double>(count); }
+  double perplexity() const;
+};
+
+// Losses of each batch, [rows] as final_losses gives them. Batches run in parallel, one a thread;
+// results do not depend on the number of threads.
+std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
+                                             std::span<const Batch> batches,
+                                             std::span<const MlpPath> paths, Progress& progress);
+
+}  // namespace halflin
