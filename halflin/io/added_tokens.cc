@@ -9,7 +9,7 @@ namespace {
 
 // Whether the character that starts at `offset` belongs to a word: \w of Rust's regex crate.
 bool is_word_char(std::string_view text, size_t offset) {
-  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}])", "added tokens");
+  static const Regex word(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])", "added tokens");
   RegexScan scan(word, text.substr(offset, utf8_length(text[offset])));
   size_t begin = 0;
   size_t end = 0;

@@ -21,6 +21,7 @@ struct AddedToken {
   bool lstrip = false;       // eats white space in front of it
   bool rstrip = false;       // and behind it
   bool normalized = false;   // found in the normalised text instead of the original
+  std::string written;       // what decoding writes: `content`, normalised if `normalized`
 };
 
 // A set of strings to find, as a trie over bytes.

@@ -3,6 +3,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <new>
@@ -15,8 +16,24 @@
 namespace halflin {
 namespace {
 
-// Oniguruma's \w, as the inside of a class.
-constexpr std::string_view kWord = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}";
+// Oniguruma's \w, as the inside of a class: its table for Latin-1 adds superscripts and fractions.
+constexpr std::string_view kWord =
+    R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{b2}\x{b3}\x{b9}\x{bc}\x{bd}\x{be})";
+
+// Oniguruma's POSIX brackets, as the inside of a class.
+constexpr std::array<std::array<std::string_view, 2>, 7> kPosix = {{
+    {"[:alpha:]", "\\p{Alphabetic}"},
+    {"[:alnum:]", "\\p{Alphabetic}\\p{Nd}"},
+    {"[:digit:]", "\\p{Nd}"},
+    {"[:lower:]", "\\p{Lowercase}"},
+    {"[:punct:]", "\\p{P}\\p{S}"},
+    {"[:space:]", "\\p{White_Space}"},
+    {"[:upper:]", "\\p{Uppercase}"},
+}};
+
+// Properties with long names that are no scripts.
+constexpr std::array<std::string_view, 6> kProperties = {"Any",       "Alphabetic", "Emoji",
+                                                         "Lowercase", "Uppercase",  "White_Space"};
 // A match that needs more is taken for a runaway: about a tenth of a second.
 constexpr uint32_t kMatchLimit = 10'000'000;
 constexpr uint32_t kHeapLimitKiB = 256 * 1024;
@@ -90,10 +107,26 @@ class Translator {
     }
     out_ += '\\';
     out_ += c;
-    // A property's name is copied whole: its braces are no interval.
-    if ((c == 'p' || c == 'P' || c == 'x') && next_is("{")) {
-      while (at_ < in_.size() && in_[at_] != '}') out_ += in_[at_++];
+    // What stands in these braces is copied whole: it is no interval.
+    if ((c == 'p' || c == 'P' || c == 'x') && next_is("{")) braces(c != 'x');
+  }
+
+  void braces(bool property) {
+    const size_t end = in_.find('}', at_);
+    if (end == std::string_view::npos) fail("an unclosed {{");
+    std::string_view name = in_.substr(at_ + 1, end - at_ - 1);
+    at_ = end + 1;
+    out_ += '{';
+    if (property && name.starts_with('^')) {
+      out_ += '^';
+      name.remove_prefix(1);
     }
+    // PCRE2 takes the bare name of a script for its extensions too.
+    if (property && name.size() > 2 &&
+        std::find(kProperties.begin(), kProperties.end(), name) == kProperties.end()) {
+      out_ += "sc:";
+    }
+    out_.append(name) += '}';
   }
 
   void open_class() {
@@ -108,11 +141,13 @@ class Translator {
 
   void inside_class(char c) {
     if (next_is("[:")) {
-      const size_t end = in_.find(":]", at_);
-      if (end == std::string_view::npos) fail("an unclosed [: in a class");
-      out_ += in_.substr(at_, end + 2 - at_);
-      at_ = end + 2;
-      return;
+      for (const auto& [name, inside] : kPosix) {
+        if (!next_is(name)) continue;
+        out_ += inside;
+        at_ += name.size();
+        return;
+      }
+      fail("a bracket {} is not supported", in_.substr(at_, in_.find(']', at_) - at_));
     }
     if (c == '[') fail("a class inside a class is not supported");
     if (next_is("&&")) fail("&& in a class is not supported");

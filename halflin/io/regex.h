@@ -13,9 +13,10 @@ struct pcre2_real_match_context_8;
 namespace halflin {
 
 // The same expression in PCRE2's syntax. The two differ in \s (PCRE2 takes U+180E for a space), \w
-// and \b (Alphabetic, marks, digits and connectors in Oniguruma), \h (a hexadecimal digit there)
-// and \u. Throws Error on what has no equal here: nested or intersected classes, `{n,m}+`, (?m),
-// `(*`.
+// and \b, \h (a hexadecimal digit in Oniguruma), \u, POSIX brackets and script names. Throws Error
+// on what has no equal here: nested or intersected classes, `{n,m}+`, (?m), `(*`. One difference
+// stays: the version of Unicode. Letters and digits that are newer than PCRE2's tables (Unicode 14
+// in PCRE2 10.42) are neither.
 std::string translate_oniguruma(std::string_view pattern);
 
 // Compiled once, used by any number of threads.

@@ -74,7 +74,7 @@ std::string decode_token(const DecoderSpec& decoder, std::string_view token, boo
 std::string_view token_text(const TokenizerSpec& spec, int32_t id, bool& added) {
   const auto it = spec.added_by_id.find(id);
   added = it != spec.added_by_id.end();
-  if (added) return spec.added[it->second].content;
+  if (added) return spec.added[it->second].written;
   const Vocabulary& vocabulary = spec.bpe.vocabulary;
   if (id < 0 || static_cast<size_t>(id) >= vocabulary.tokens.size() ||
       !vocabulary.present[static_cast<size_t>(id)]) {
@@ -110,7 +110,7 @@ void finish_tokenizer(TokenizerSpec& spec) {
   prepare_bpe(spec.bpe);
   spec.size = spec.bpe.vocabulary.tokens.size();
   for (size_t i = 0; i < spec.added.size(); ++i) {
-    const AddedToken& token = spec.added[i];
+    AddedToken& token = spec.added[i];
     check_added_token(spec, token, i);
     const auto [it, is_new] = spec.added_by_id.emplace(token.id, i);
     if (!is_new && spec.added[it->second].content != token.content) {
@@ -118,11 +118,9 @@ void finish_tokenizer(TokenizerSpec& spec) {
            in_quotes(token.content), in_quotes(spec.added[it->second].content), token.id);
     }
     spec.size = std::max(spec.size, static_cast<size_t>(token.id) + 1);
-    if (token.normalized) {
-      spec.normalized_trie.add(normalize(spec.normalizer, token.content), static_cast<uint32_t>(i));
-    } else {
-      spec.raw_trie.add(token.content, static_cast<uint32_t>(i));
-    }
+    token.written = token.normalized ? normalize(spec.normalizer, token.content) : token.content;
+    TokenTrie& trie = token.normalized ? spec.normalized_trie : spec.raw_trie;
+    trie.add(token.written, static_cast<uint32_t>(i));
   }
   const auto check_id = [&](const std::optional<int32_t>& id, const char* what) {
     if (id && (*id < 0 || static_cast<size_t>(*id) >= spec.size)) {
