@@ -15,6 +15,7 @@
 #include "halflin/io/regex.h"
 #include "halflin/io/sha256.h"
 #include "halflin/io/tensor_file.h"
+#include "tests/io/testing.h"
 
 namespace halflin {
 namespace {
@@ -32,15 +33,6 @@ const json& cases() {
 
 Tokenizer load(const std::string& name) {
   return Tokenizer::from_json(read_file(kTokenizers / (name + ".json")), name);
-}
-
-std::string message_of(const auto& call) {
-  try {
-    call();
-  } catch (const Error& e) {
-    return e.what();
-  }
-  return "(no error)";
 }
 
 // Every tiny tokenizer gives Hugging Face's ids and text on every case.
@@ -166,7 +158,7 @@ INSTANTIATE_TEST_SUITE_P(All, RealTokenizer,
 TEST(Tokenizer, RefusesInvalidUtf8) {
   const Tokenizer tokenizer = load("gpt2");
   const auto error = [&](std::string_view text) {
-    return message_of([&] { tokenizer.encode(text); });
+    return error_of([&] { tokenizer.encode(text); });
   };
   EXPECT_EQ(error("abc\xff"), "text is not UTF-8: byte 3 is 0xff");
   EXPECT_EQ(error("0123456789\xc3"), "text is not UTF-8: byte 10 is 0xc3");
@@ -331,7 +323,7 @@ TEST(TokenizerJson, SaysWhatIsWrong) {
   for (const auto& change : changes) {
     json file = small_file();
     file[json::json_pointer(change.pointer)] = json::parse(change.value);
-    EXPECT_EQ(message_of([&] { Tokenizer::from_json(file.dump(), "t.json"); }), change.message);
+    EXPECT_EQ(error_of([&] { Tokenizer::from_json(file.dump(), "t.json"); }), change.message);
   }
   for (const char* text : {"", "{", "[]", "null", "\"\xff\""}) {
     EXPECT_THROW(Tokenizer::from_json(text, "t.json"), Error) << text;
@@ -344,7 +336,7 @@ TEST(TokenizerJson, StopsRunawayPatterns) {
     {"type": "Split", "pattern": {"Regex": "^(a+)+$"}, "behavior": "Isolated"},
     {"type": "ByteLevel", "use_regex": false}]})");
   const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "t.json");
-  EXPECT_NE(message_of([&] { tokenizer.encode(std::string(60, 'a') + "b"); }).find("t.json"),
+  EXPECT_NE(error_of([&] { tokenizer.encode(std::string(60, 'a') + "b"); }).find("t.json"),
             std::string::npos);
 }
 
@@ -393,17 +385,49 @@ TEST(TokenizerGguf, SaysWhatIsWrong) {
   for (const auto& change : changes) {
     json changed = metadata();
     changed[std::string("tokenizer.ggml.") + change.key] = json::parse(change.value);
-    EXPECT_EQ(message_of([&] { Tokenizer::from_gguf(changed, "m.gguf"); }), change.message);
+    EXPECT_EQ(error_of([&] { Tokenizer::from_gguf(changed, "m.gguf"); }), change.message);
   }
-  EXPECT_EQ(message_of([] { Tokenizer::from_gguf(json(), "m.gguf"); }),
+  EXPECT_EQ(error_of([] { Tokenizer::from_gguf(json(), "m.gguf"); }),
             "m.gguf: tokenizer.ggml.model is missing");
   json spm = metadata();
   spm["tokenizer.ggml.model"] = "llama";
-  EXPECT_EQ(message_of([&] { Tokenizer::from_gguf(spm, "m.gguf"); }),
+  EXPECT_EQ(error_of([&] { Tokenizer::from_gguf(spm, "m.gguf"); }),
             "m.gguf: tokenizer.ggml.scores is missing");
   spm["tokenizer.ggml.scores"] = {0.0, 0.0, -1.0, std::nan("")};
-  EXPECT_EQ(message_of([&] { Tokenizer::from_gguf(spm, "m.gguf"); }),
+  EXPECT_EQ(error_of([&] { Tokenizer::from_gguf(spm, "m.gguf"); }),
             "m.gguf: tokenizer.ggml.scores[3]: expected a finite number");
+}
+
+TEST(TokenizerGguf, ReadsWhatFamiliesLeaveUnsaid) {
+  // GPT-NeoX composes characters; converters' filler tokens are not found in text.
+  const json neox =
+      json::parse(R"({"general.architecture": "gptneox", "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.tokens": ["Ã", "©", "Ã©", "[", "P", "A", "D", "7", "[PAD8]", "]", "8", "  "],
+    "tokenizer.ggml.merges": ["Ã ©"],
+    "tokenizer.ggml.token_type": [1, 1, 1, 1, 1, 1, 1, 1, 4, 1, 1, 4]})");
+  const Tokenizer tokenizer = Tokenizer::from_gguf(neox, "m.gguf");
+  EXPECT_EQ(tokenizer.encode("e\xcc\x81"), (std::vector<int32_t>{2}));
+  EXPECT_EQ(tokenizer.encode("[PAD8]"), (std::vector<int32_t>{3, 4, 5, 6, 10, 9}));
+  EXPECT_EQ(tokenizer.encode("A  D"), (std::vector<int32_t>{5, 11, 6}));
+  EXPECT_FALSE(tokenizer.added_bos());
+
+  // Sentencepiece adds a BOS and a leading space unless told otherwise; the best score merges
+  // first.
+  json llama = json::parse(R"({"tokenizer.ggml.model": "llama",
+    "tokenizer.ggml.tokens": ["<unk>", "<s>", "▁", "a", "b", "▁a", "ab", "<0xC3>", "<0xA9>"],
+    "tokenizer.ggml.scores": [0, 0, -5, -4, -3, -2, -1, 0, 0],
+    "tokenizer.ggml.token_type": [2, 3, 1, 1, 1, 1, 1, 6, 6],
+    "tokenizer.ggml.unknown_token_id": 0, "tokenizer.ggml.bos_token_id": 1})");
+  const Tokenizer spaced = Tokenizer::from_gguf(llama, "m.gguf");
+  EXPECT_EQ(spaced.encode("ab a"), (std::vector<int32_t>{2, 6, 5}));
+  EXPECT_EQ(spaced.encode("\xc3\xa9xy<s>"), (std::vector<int32_t>{2, 7, 8, 0, 1}));
+  EXPECT_EQ(spaced.decode(spaced.encode("ab a")), "ab a");
+  EXPECT_EQ(spaced.added_bos(), 1);
+  llama["tokenizer.ggml.add_space_prefix"] = false;
+  llama["tokenizer.ggml.add_bos_token"] = false;
+  const Tokenizer plain = Tokenizer::from_gguf(llama, "m.gguf");
+  EXPECT_EQ(plain.encode("ab a"), (std::vector<int32_t>{6, 5}));
+  EXPECT_FALSE(plain.added_bos());
 }
 
 TEST(TokenizerRegex, TranslatesOniguruma) {
