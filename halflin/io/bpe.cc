@@ -231,13 +231,14 @@ Vocabulary make_vocabulary(std::vector<std::pair<std::string, int64_t>> tokens,
   vocabulary.tokens.resize(static_cast<size_t>(highest + 1));
   vocabulary.present.resize(static_cast<size_t>(highest + 1));
   vocabulary.ids.reserve(tokens.size());
-  for (auto& [token, id] : tokens) {
+  for (std::pair<std::string, int64_t>& entry : tokens) {
+    const int64_t id = entry.second;
     const auto index = static_cast<size_t>(id);
     if (vocabulary.present[index]) {
       fail("{}: tokens {} and {} both have id {}", where, in_quotes(vocabulary.tokens[index]),
-           in_quotes(token), id);
+           in_quotes(entry.first), id);
     }
-    vocabulary.tokens[index] = std::move(token);
+    vocabulary.tokens[index] = std::move(entry.first);
     vocabulary.present[index] = true;
     const std::string& stored = vocabulary.tokens[index];
     const auto [it, is_new] = vocabulary.ids.emplace(stored, static_cast<int32_t>(id));
