@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "halflin/base/threads.h"
 #include "halflin/io/tokenizer.h"
 #include "halflin/model/model.h"
 
@@ -16,7 +17,7 @@ struct Common {
   std::string model;
   bool json = false;
   bool quiet = false;
-  int threads = 0;
+  int threads = available_threads();
 };
 // Adds MODEL, --json, --quiet and --threads, and an example to the help.
 void add_common(CLI::App& command, Common& common, const std::string& example);
@@ -38,6 +39,7 @@ std::optional<int32_t> bos_of(const Tokenizer& tokenizer, bool asked, const std:
 void add_info(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
-void add_sweep(CLI::App& app);
+// `command_line` goes into the result file.
+void add_sweep(CLI::App& app, const std::string& command_line);
 
 }  // namespace halflin::cli

@@ -14,9 +14,6 @@ void add_common(CLI::App& command, Common& common, const std::string& example) {
   command.add_option("--threads", common.threads, "worker threads (default: all available cores)")
       ->check(CLI::Range(1, 1024));
   command.footer("Example:\n  " + example);
-  command.callback([&common] {
-    if (common.threads == 0) common.threads = available_threads();
-  });
 }
 
 void add_text(CLI::App& command, TextOptions& text) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <exception>
@@ -6,6 +7,7 @@
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
+#include "halflin/measure/sweep.h"
 
 int main(int argc, char** argv) {
   CLI::App app{
@@ -20,7 +22,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_info(app);
   halflin::cli::add_tokenize(app);
   halflin::cli::add_ppl(app);
-  // halflin::cli::add_sweep(app);
+  halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   try {
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
@@ -32,6 +34,9 @@ int main(int argc, char** argv) {
   } catch (const halflin::UsageError& error) {
     fmt::print(stderr, "halflin: {}\n", error.what());
     return 2;
+  } catch (const halflin::Interrupted&) {
+    fmt::print(stderr, "\nhalflin: interrupted; the same command goes on from the layers finished\n");
+    return 130;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "halflin: out of memory\n");
     return 1;

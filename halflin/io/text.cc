@@ -9,6 +9,20 @@
 
 namespace halflin {
 
+std::string with_plain_newlines(std::string text) {
+  size_t to = 0;
+  for (size_t from = 0; from < text.size(); ++from) {
+    if (text[from] != '\r') {
+      text[to++] = text[from];
+    } else {
+      text[to++] = '\n';
+      if (from + 1 < text.size() && text[from + 1] == '\n') ++from;
+    }
+  }
+  text.resize(to);
+  return text;
+}
+
 Text read_text(const std::filesystem::path& path) {
   Text text;
   text.path = path.string();
@@ -20,6 +34,7 @@ Text read_text(const std::filesystem::path& path) {
          static_cast<unsigned char>(text.bytes[bad]));
   }
   text.sha256 = sha256_hex(std::as_bytes(std::span(text.bytes)));
+  text.bytes = with_plain_newlines(std::move(text.bytes));
   return text;
 }
 

@@ -52,7 +52,7 @@ class Inventory {
   void refuse_surplus(const std::vector<std::string>& ignored) const {
     for (const auto& [name, tensor] : file_.tensors) {
       if (used_.contains(name)) continue;
-      const bool known = std::any_of(ignored.begin(), ignored.end(), [&](const std::string& part) {
+      const bool known = std::any_of(ignored.begin(), ignored.end(), [&name = name](const std::string& part) {
         return name.find(part) != std::string::npos;
       });
       if (!known) {

@@ -1,0 +1,336 @@
+// halflin sweep: measure a model's MLP nonlinearity, layer by layer.
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <memory>
+#include <set>
+
+#include "cli/cli.h"
+#include "halflin/base/error.h"
+#include "halflin/io/text.h"
+#include "halflin/measure/sweep.h"
+#include "halflin/measure/sweep_result.h"
+#include "halflin/report/sweep_table.h"
+
+namespace halflin::cli {
+
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+struct Options {
+  Common common;
+  TextOptions text;
+  std::string out;
+  std::string layers = ":";
+  std::string gates;
+  std::string protocol = "halflin";
+  std::string interval = "bca";
+  std::string fold;
+  std::string rates = "0.25,0.5,0.75";
+  SplitSizes sizes;
+  SweepOptions sweep;
+  std::string command;
+};
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+size_t parse_count(const std::string& text, const std::string& whole, const char* what) {
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", what, whole, text));
+  }
+  return value;
+}
+
+// "0,5:9" is layers 0, 5, 6, 7, 8.
+std::vector<size_t> parse_layers(const std::string& text, size_t available) {
+  std::set<size_t> layers;
+  for (const std::string& part : split(text, ',')) {
+    const size_t colon = part.find(':');
+    size_t begin = 0;
+    size_t end = available;
+    if (colon == std::string::npos) {
+      begin = parse_count(part, text, "--layers");
+      end = begin + 1;
+    } else {
+      if (colon > 0) begin = parse_count(part.substr(0, colon), text, "--layers");
+      if (colon + 1 < part.size()) end = parse_count(part.substr(colon + 1), text, "--layers");
+    }
+    if (begin >= end) throw UsageError(fmt::format("--layers \"{}\": \"{}\" is empty", text, part));
+    if (end > available) {
+      fail("--layers \"{}\": layer {} asked for, the model has layers 0 to {}", text, end - 1,
+           available - 1);
+    }
+    for (size_t l = begin; l < end; ++l) layers.insert(l);
+  }
+  return {layers.begin(), layers.end()};
+}
+
+std::vector<double> parse_shares(const std::string& text, const char* option) {
+  std::vector<double> values;
+  if (text.empty() || text == "none") return values;
+  for (const std::string& part : split(text, ',')) {
+    try {
+      size_t used = 0;
+      values.push_back(std::stod(part, &used));
+      if (used != part.size()) throw std::invalid_argument(part);
+    } catch (const std::logic_error&) {
+      throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", option, text, part));
+    }
+    if (!(values.back() >= 0 && values.back() <= 1)) {
+      throw UsageError(fmt::format("{} \"{}\": shares lie between 0 and 1", option, text));
+    }
+  }
+  return values;
+}
+
+std::vector<std::string> parse_gates(const std::string& text) {
+  std::vector<std::string> gates;
+  if (text == "none") return gates;
+  for (const std::string& name : split(text, ',')) {
+    const bool bottleneck = name.size() > 1 && name.front() == 'b' &&
+                            name.find_first_not_of("0123456789", 1) == std::string::npos;
+    if (name != "linear" && name != "harm" && !bottleneck) {
+      throw UsageError(fmt::format(
+          "--gates \"{}\": \"{}\" is no gate (linear, b1, b3, b6, harm, or none)", text, name));
+    }
+    if (std::find(gates.begin(), gates.end(), name) != gates.end()) {
+      throw UsageError(fmt::format("--gates \"{}\": \"{}\" comes twice", text, name));
+    }
+    gates.push_back(name);
+  }
+  return gates;
+}
+
+void warn(const Options& options, const std::string& line) {
+  if (!options.common.quiet) fmt::print(stderr, "halflin: warning: {}\n", line);
+}
+
+// Settings that the protocol fills in or forbids.
+void complete(Options& options) {
+  const bool paper = options.protocol == "paper";
+  SweepOptions& sweep = options.sweep;
+  sweep.gates = parse_gates(
+      !options.gates.empty() ? options.gates : paper ? "linear,b1,b3,b6" : "linear,b1,b3,b6,harm");
+  sweep.rates = sweep.gates.empty() ? std::vector<double>() : parse_shares(options.rates, "--rates");
+  sweep.fold = parse_shares(options.fold, "--fold");
+  sweep.interval.kind =
+      options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+  options.sizes.needs_gates = !sweep.gates.empty();
+  if (!paper) {
+    sweep.skip_gates_above_pct = std::numeric_limits<double>::infinity();
+    return;
+  }
+  sweep.rates.clear();  // they need a calibration split
+  if (sweep.harm_gate()) {
+    throw UsageError("--protocol paper has no calibration split, which harm gates need");
+  }
+  if (sweep.controls) throw UsageError("--controls needs --protocol halflin");
+  if (options.text.bos) throw UsageError("--bos needs --protocol halflin");
+  const SplitSizes& sizes = options.sizes;
+  if (sizes.fit_windows || sizes.train_windows || sizes.calibration_windows ||
+      sizes.eval_windows) {
+    throw UsageError("--protocol paper reads lines: ranges of windows need --protocol halflin");
+  }
+}
+
+nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint, const Text& text,
+                           const Splits& splits) {
+  const SweepOptions& sweep = options.sweep;
+  nlohmann::json header;
+  header["schema"] = kSweepSchema;
+  header["kind"] = "sweep";
+  header["halflin"] = HALFLIN_VERSION;
+  header["command"] = options.command;
+  header["threads"] = options.common.threads;
+  header["protocol"] = options.protocol;
+  header["model"] = {{"name", options.common.model},
+                     {"sha256", sha256_files(checkpoint.file)},
+                     {"family", checkpoint.architecture.config.family},
+                     {"layers", checkpoint.architecture.config.layers},
+                     {"d_model", checkpoint.architecture.config.d_model},
+                     {"parameters", checkpoint.parameters}};
+  header["text"] = {{"path", text.path}, {"sha256", text.sha256}};
+  header["splits"] = splits.description;
+  header["settings"] = {{"layers", sweep.layers},
+                        {"gates", sweep.gates},
+                        {"rates", sweep.rates},
+                        {"fold", sweep.fold},
+                        {"controls", sweep.controls},
+                        {"rank", sweep.rank},
+                        {"ridge", sweep.ridge},
+                        {"budget_pct", sweep.budget_pct},
+                        {"dtype", options.text.dtype},
+                        {"bos", options.text.bos},
+                        {"native_bf16", has_native_bf16()},
+                        {"seed", sweep.seed},
+                        {"bootstrap",
+                         {{"draws", sweep.draws},
+                          {"interval", options.interval},
+                          {"confidence", sweep.interval.confidence},
+                          {"unit", options.protocol == "paper" ? "line" : "window"}}}};
+  return header;
+}
+
+std::vector<nlohmann::json> finished_layers(const SweepStore& store, const SweepOptions& sweep) {
+  std::vector<nlohmann::json> layers;
+  for (const size_t layer : sweep.layers) {
+    if (auto result = store.layer(layer)) layers.push_back(std::move(*result));
+  }
+  return layers;
+}
+
+void run(Options& options) {
+  complete(options);
+  Checkpoint checkpoint = read_checkpoint(options.common.model);
+  const Config config = checkpoint.architecture.config;
+  const Tokenizer tokenizer = read_tokenizer(checkpoint);
+  SweepOptions& sweep_options = options.sweep;
+  sweep_options.layers = parse_layers(options.layers, config.layers);
+  const Text text = read_text(options.text.path);
+
+  Splits splits;
+  const bool paper = options.protocol == "paper";
+  if (paper) {
+    warn(options,
+         "--protocol paper repeats the official script, flaws included: lines without context, gate "
+         "and evaluation lines that overlap, no calibration");
+    splits = make_paper_splits(tokenizer, text.bytes, config.max_positions, options.sizes);
+  } else {
+    const Windows windows(tokenizer.encode(text.bytes), options.text.window,
+                          bos_of(tokenizer, options.text.bos, options.common.model));
+    splits = make_window_splits(windows, options.sizes);
+  }
+
+  const nlohmann::json header = make_header(options, checkpoint, text, splits);
+  const SweepStore store(options.out, header);
+  const auto finished = [&](size_t layer) { return store.layer(layer).has_value(); };
+  const auto update = [&]() {
+    nlohmann::json result = assemble_sweep(header, *store.baseline(),
+                                           finished_layers(store, sweep_options),
+                                           sweep_options.layers.size());
+    store.save_result(result);
+    return result;
+  };
+  const size_t kept = finished_layers(store, sweep_options).size();
+  if (kept != 0 && !options.common.quiet) {
+    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.out, kept,
+               sweep_options.layers.size());
+  }
+
+  if (kept < sweep_options.layers.size() || !store.baseline()) {
+    ThreadPool pool(options.common.threads);
+    const Precision precision = parse_precision(options.text.dtype);
+    if (precision == Precision::kBF16 && !has_native_bf16()) {
+      warn(options, "this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 products");
+    }
+    const size_t window = paper ? std::min<size_t>(512, config.max_positions) : options.text.window;
+    const Model model = load_model(pool, std::move(checkpoint), precision, window);
+    const SweepBaseline* baseline = nullptr;  // lives as long as sweep() runs
+    std::signal(SIGINT, [](int) { interrupted = true; });
+    std::signal(SIGTERM, [](int) { interrupted = true; });
+    if (!options.common.quiet && !options.common.json) {
+      fmt::print(stderr, "{}", sweep_table_header());
+    }
+    sweep(
+        pool, model, splits, sweep_options, finished,
+        [&](const SweepBaseline& ready) {
+          baseline = &ready;
+          store.save_baseline(baseline_json(ready, sweep_options));
+        },
+        [&](const LayerResult& layer) {
+          const nlohmann::json result = layer_json(layer, *baseline, sweep_options);
+          store.save_layer(layer.layer, result);
+          update();
+          if (!options.common.quiet && !options.common.json) {
+            fmt::print(stderr, "{}", sweep_table_line(result));
+          }
+        },
+        interrupted, options.common.quiet);
+  }
+  const nlohmann::json result = update();
+  if (options.common.json) {
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    fmt::print("{}\nresult: {}\n", sweep_table(result), store.result_path().string());
+  }
+}
+
+}  // namespace
+
+void add_sweep(CLI::App& app, const std::string& command_line) {
+  CLI::App* command = app.add_subcommand(
+      "sweep", "What it costs to make each layer's MLP linear, for all tokens or those a gate picks");
+  const auto options = std::make_shared<Options>();
+  add_common(*command, options->common,
+             "halflin sweep EleutherAI/pythia-160m --text wiki.test.raw --layers 0,5:9 --gates harm "
+             "--dtype bf16 --out results\n"
+             "Finished layers are kept in --out; the same command goes on where it stopped.");
+  add_text(*command, options->text);
+  SweepOptions& sweep = options->sweep;
+  SplitSizes& sizes = options->sizes;
+  command->add_option("--out", options->out, "directory for the results")->required();
+  command->add_option("--layers", options->layers,
+                      "e.g. 0,5:9, the end of a range not included (default: all)");
+  command->add_option("--gates", options->gates,
+                      "of linear, b1, b3, b6 (the paper's) and harm, or none (default: all five; the "
+                      "paper's four with --protocol paper)");
+  command
+      ->add_option("--protocol", options->protocol,
+                   "halflin: disjoint splits, windows with context, intervals; paper: as the "
+                   "official script does it")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"halflin", "paper"}));
+  command->add_option("--fit-tokens", sizes.fit_tokens, "tokens that fit the surrogates")
+      ->capture_default_str();
+  command->add_option("--train-tokens", sizes.train_tokens, "tokens that train the gates")
+      ->capture_default_str();
+  command
+      ->add_option("--calibration-tokens", sizes.calibration_tokens,
+                   "tokens that set the gates' thresholds")
+      ->capture_default_str();
+  command->add_option("--eval-tokens", sizes.eval_tokens, "tokens to evaluate on")
+      ->capture_default_str();
+  command->add_option("--fit-windows", sizes.fit_windows,
+                      "the windows A:B to fit on, instead of --fit-tokens");
+  command->add_option("--train-windows", sizes.train_windows, "likewise");
+  command->add_option("--calibration-windows", sizes.calibration_windows, "likewise");
+  command->add_option("--eval-windows", sizes.eval_windows, "likewise");
+  command->add_option("--ridge", sweep.ridge, "penalty of surrogates, on unnormalised sums")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--rates", options->rates,
+                      "shares of linear tokens at which gates are compared")
+      ->capture_default_str();
+  command->add_option("--budget", sweep.budget_pct,
+                      "percent of perplexity that the harm gate's own threshold may cost")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  command->add_option("--fold", options->fold,
+                      "also neuron folding with these shares of neurons kept, e.g. 0.25,0.5");
+  command->add_flag("--controls", sweep.controls,
+                    "also random and oracle routing; mean output, skip, low rank, narrow MLP");
+  command->add_option("--rank", sweep.rank, "of the low-rank control (default: a quarter of the width)");
+  command->add_option("--seed", sweep.seed, "of random routing and the bootstrap")
+      ->capture_default_str();
+  command->add_option("--bootstrap", sweep.draws, "draws")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 1000000));
+  command->add_option("--interval", options->interval, "95 % bootstrap interval")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bca", "percentile"}));
+  options->command = command_line;
+  command->final_callback([options] { run(*options); });
+}
+
+}  // namespace halflin::cli

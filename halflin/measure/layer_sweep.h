@@ -1,0 +1,86 @@
+// One layer of a sweep, split by split: fit, train, calibrate, test. sweep.cc walks it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "halflin/measure/paths.h"
+#include "halflin/measure/sweep.h"
+
+namespace halflin {
+
+// One batch's residual stream, wherever the walk is, and its dense losses.
+struct Stream {
+  const Sample* sample = nullptr;
+  Matrix<float> residual;   // [rows, d]
+  std::vector<float> base;  // [rows] losses of the dense model; empty where not needed
+};
+
+// What one thread needs to measure one batch.
+struct SweepWorker {
+  Workspace workspace;
+  OperandBuffer x;          // [rows, d] the MLP's input, kept while suffixes run
+  Matrix<float> x32;        // [rows, d] the same in float32
+  Matrix<float> full;       // [rows, d] the MLP's output f(x)
+  Matrix<float> cheap;      // [rows, d] a path's output
+  Matrix<float> other;      // [rows, d]
+  Matrix<float> residual;   // [rows, d] of a variant
+  std::vector<float> losses;
+
+  SweepWorker(const Model& model, size_t rows);
+};
+
+struct SweepContext {
+  ThreadPool& pool;
+  const Model& model;
+  const SweepOptions& options;
+  std::vector<SweepWorker>& workers;
+  const std::atomic<bool>& stop;
+  Progress& progress;
+};
+
+// Progress units: one token through one layer, the head counted as so many layers.
+double head_units(const Config& config);
+
+// Brings the streams past `layer` without measuring.
+void advance(SweepContext& context, std::span<Stream> streams, size_t layer);
+
+class LayerSweep {
+ public:
+  LayerSweep(SweepContext& context, size_t layer);
+
+  // Each takes its split's streams as they enter the layer and leaves them as they leave it.
+  void fit(std::span<Stream> streams);
+  void train(std::span<Stream> streams);
+  void calibrate(std::span<Stream> streams);
+  LayerResult test(std::span<Stream> streams, const SweepBaseline& baseline);
+
+ private:
+  struct Routed;  // a variant whose tokens choose between the surrogate and the full MLP
+
+  void fit_paths(const Moments& moments);
+  void budget_threshold(std::span<Stream> streams, std::span<const Matrix<float>> differences,
+                        std::span<const float> scores, std::span<const double> energies,
+                        size_t gate);
+  std::vector<Routed> routed_variants() const;
+
+  SweepContext& c_;
+  size_t layer_;
+  CheapPath surrogate_;
+  std::vector<double> mean_output_;  // [d] of f on the fit split
+  double median_norm_ = 0;           // of f on the fit split
+  struct NamedPath {
+    std::string name;
+    double fraction;
+    CheapPath path;
+  };
+  std::vector<NamedPath> folds_;
+  std::vector<NamedPath> controls_;
+  std::vector<Gate> gates_;
+  std::string no_gates_reason_;
+  DeltaStats train_delta_;
+  std::vector<std::vector<float>> rate_thresholds_;  // [gates][rates]
+  std::vector<double> oracle_thresholds_;            // [rates] error energies
+};
+
+}  // namespace halflin

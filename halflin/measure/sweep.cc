@@ -1,0 +1,138 @@
+#include "halflin/measure/sweep.h"
+
+#include <algorithm>
+
+#include "halflin/measure/layer_sweep.h"
+#include "halflin/measure/perplexity.h"
+
+namespace halflin {
+
+bool SweepOptions::paper_gates() const {
+  return std::any_of(gates.begin(), gates.end(), [](const auto& name) { return name != "harm"; });
+}
+
+bool SweepOptions::harm_gate() const {
+  return std::find(gates.begin(), gates.end(), "harm") != gates.end();
+}
+
+namespace {
+
+std::vector<Batch> batches_of(std::span<const Sample> samples) {
+  std::vector<Batch> batches;
+  for (const Sample& sample : samples) batches.push_back(sample.batch);
+  return batches;
+}
+
+std::vector<Stream> make_streams(const Model& model, std::span<const Sample> samples) {
+  std::vector<Stream> streams(samples.size());
+  for (size_t b = 0; b < samples.size(); ++b) {
+    streams[b].sample = &samples[b];
+    streams[b].residual = Matrix<float>(samples[b].batch.rows(), model.config.d_model);
+    embed(model, samples[b].batch, streams[b].residual.view());
+  }
+  return streams;
+}
+
+void set_base(ThreadPool& pool, const Model& model, std::span<const Sample> samples,
+              std::vector<Stream>& streams, Progress& progress) {
+  auto losses = batch_losses(pool, model, batches_of(samples), {}, progress);
+  for (size_t b = 0; b < streams.size(); ++b) streams[b].base = std::move(losses[b]);
+}
+
+SweepBaseline make_baseline(const std::vector<Stream>& streams, const SweepOptions& options) {
+  SweepBaseline baseline;
+  for (const Stream& stream : streams) {
+    const std::vector<size_t>& offsets = stream.sample->batch.offsets;
+    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+      double sum = 0;
+      for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) {
+        sum += static_cast<double>(stream.base[t]);
+      }
+      baseline.loss.push_back(sum);
+      baseline.predictions.push_back(static_cast<double>(offsets[s + 1] - offsets[s] - 1));
+      baseline.tokens.push_back(static_cast<double>(offsets[s + 1] - offsets[s]));
+    }
+  }
+  baseline.draws = draw_windows(baseline.loss.size(), options.draws, options.seed);
+  return baseline;
+}
+
+size_t rows_of(std::span<const Sample> samples) {
+  size_t rows = 0;
+  for (const Sample& sample : samples) rows += sample.batch.rows();
+  return rows;
+}
+
+// Work in units of one token through one layer (layer_sweep.h).
+double total_units(const Model& model, const Splits& splits, const SweepOptions& options,
+                   const std::function<bool(size_t)>& finished) {
+  const auto layers = static_cast<double>(model.config.layers);
+  const auto fit = static_cast<double>(rows_of(splits.fit));
+  const auto train = static_cast<double>(rows_of(splits.train));
+  const auto calibration = static_cast<double>(rows_of(splits.calibration));
+  const auto test = static_cast<double>(rows_of(splits.test));
+  const double head = head_units(model.config);
+  const double rates = static_cast<double>(options.rates.size());
+  const double variants = 1 + static_cast<double>(options.gates.size()) * (1 + rates) +
+                          static_cast<double>(options.fold.size()) +
+                          (options.controls ? 4 + (options.gates.empty() ? 0 : 2 * rates) : 0);
+  const double based = test + calibration + (options.paper_gates() ? train : 0);
+  const size_t last = options.layers.back();
+  double units = based + (fit + train + calibration + test) * static_cast<double>(last + 1);
+  for (const size_t layer : options.layers) {
+    if (finished(layer)) continue;
+    const double suffix = layers - static_cast<double>(layer) - 1 + head;
+    units += suffix * (test * variants + (options.paper_gates() ? train : 0) +
+                       (options.harm_gate() ? calibration : 0));
+  }
+  return units;
+}
+
+}  // namespace
+
+void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const SweepOptions& options,
+           const std::function<bool(size_t layer)>& finished,
+           const std::function<void(const SweepBaseline&)>& baseline_ready,
+           const std::function<void(const LayerResult&)>& layer_ready,
+           const std::atomic<bool>& stop, bool quiet) {
+  Progress progress("sweep", total_units(model, splits, options, finished), quiet);
+  std::vector<Stream> fit = make_streams(model, splits.fit);
+  std::vector<Stream> train = make_streams(model, splits.train);
+  std::vector<Stream> calibration = make_streams(model, splits.calibration);
+  std::vector<Stream> test = make_streams(model, splits.test);
+
+  set_base(pool, model, splits.test, test, progress);
+  set_base(pool, model, splits.calibration, calibration, progress);
+  if (options.paper_gates()) set_base(pool, model, splits.train, train, progress);
+  const SweepBaseline baseline = make_baseline(test, options);
+  baseline_ready(baseline);
+
+  size_t rows = 0;
+  for (const auto* split : {&splits.fit, &splits.train, &splits.calibration, &splits.test}) {
+    for (const Sample& sample : *split) rows = std::max(rows, sample.batch.rows());
+  }
+  std::vector<SweepWorker> workers;
+  for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, rows);
+  SweepContext context{pool, model, options, workers, stop, progress};
+
+  for (size_t layer = 0; layer <= options.layers.back(); ++layer) {
+    const bool wanted = std::find(options.layers.begin(), options.layers.end(), layer) !=
+                        options.layers.end();
+    if (!wanted || finished(layer)) {
+      for (auto* streams : {&fit, &train, &calibration, &test}) {
+        advance(context, *streams, layer);
+      }
+      continue;
+    }
+    progress.advance(0, fmt::format("layer {}", layer));
+    LayerSweep measured(context, layer);
+    measured.fit(fit);
+    if (!train.empty()) measured.train(train);
+    measured.calibrate(calibration);
+    const LayerResult result = measured.test(test, baseline);
+    progress.clear();
+    layer_ready(result);
+  }
+}
+
+}  // namespace halflin

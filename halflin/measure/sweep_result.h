@@ -1,0 +1,52 @@
+// A sweep's results as JSON: what is kept of each layer, and the whole with its verdicts.
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "halflin/measure/sweep.h"
+
+namespace halflin {
+
+// Raised whenever a key changes its meaning.
+inline constexpr int kSweepSchema = 1;
+
+// baseline_ppl with its interval, predictions, windows.
+nlohmann::json baseline_json(const SweepBaseline& baseline, const SweepOptions& options);
+
+// One layer's figures, each with ci_lo, ci_hi beside it. Verdicts need the other layers and are
+// added by assemble_sweep.
+nlohmann::json layer_json(const LayerResult& layer, const SweepBaseline& baseline,
+                          const SweepOptions& options);
+
+// The result file: `header`, the baseline, and the layers in order, with Holm's adjustment of the
+// p-values over the layers and a verdict for each replacement:
+//   better     the interval lies below 0 and the adjusted p-value is below 0.05
+//   free       the interval lies below +1 % (the paper's "under 1 % cost")
+//   costs      the interval lies above 0 and the adjusted p-value is below 0.05
+//   undecided  none of these, or too few windows
+nlohmann::json assemble_sweep(const nlohmann::json& header, const nlohmann::json& baseline,
+                              const std::vector<nlohmann::json>& layers, size_t layers_asked);
+
+// A directory that holds a sweep: run.json, baseline.json, layers/<layer>.json, result.json. Each file
+// is written whole, so a killed run leaves finished layers, and the same command goes on from there.
+class SweepStore {
+ public:
+  // Creates the directory, or opens one that holds a run with the same header. Throws Error where
+  // it cannot be written, or holds another run (naming the first key that differs).
+  SweepStore(std::filesystem::path directory, const nlohmann::json& header);
+
+  std::optional<nlohmann::json> baseline() const;
+  std::optional<nlohmann::json> layer(size_t layer) const;
+  void save_baseline(const nlohmann::json& baseline) const;
+  void save_layer(size_t layer, const nlohmann::json& result) const;
+  void save_result(const nlohmann::json& result) const;
+  std::filesystem::path result_path() const { return directory_ / "result.json"; }
+
+ private:
+  std::filesystem::path layer_path(size_t layer) const;
+  std::filesystem::path directory_;
+};
+
+}  // namespace halflin
