@@ -15,7 +15,11 @@
 
 namespace halflin {
 
-// With fewer windows the draws say little; results are then marked `too_few`, and p is 1.
+// With fewer windows the draws say little; results are then marked `too_few`, and p is 1. Above it
+// a bootstrap is still somewhat too sure of itself: simulated 95 % intervals held the truth in 91 %
+// of cases at 12 windows and 94 to 95 % from 24 on where windows differ normally; where they differ
+// as skewly as a lognormal, BCa held it in 85 % at 12, 89 % at 24, 92 % at 60 and 93 % at 200
+// windows.
 constexpr size_t kFewestWindows = 5;
 
 // How often each draw takes each window: draws x windows, every row sums to the windows.

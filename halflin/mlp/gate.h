@@ -69,7 +69,9 @@ Matrix<float> log_error_energy(std::span<const double> energy);
 // x, in closed form. Its score is the predicted log error energy, negated: the larger, the safer
 // the linear path. `moments` are of x and one target column, the log energy. The penalty is
 // `ridge_per_row` x rows on standardised features: the default 1e-3 takes directions that hold less
-// than a thousandth of a feature's variance for noise. The threshold is 0, and is to be calibrated.
+// than a thousandth of a feature's variance for noise. (SmolLM2-135M layer 15, 16,700 rows:
+// held-out R^2 of the log energy is 0.837 from 1e-5 to 1e-3, 0.834 at 1e-2, 0.80 at 0.1.) The
+// threshold is 0, and is to be calibrated.
 Gate harm_gate(ThreadPool& pool, const Moments& moments, double ridge_per_row = 1e-3);
 
 // The same from rows: x [T, d], energy [T]. `x_moments`, where given, are of exactly these rows.
