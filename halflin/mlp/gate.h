@@ -1,4 +1,4 @@
-// Gates: which tokens may take the linear path. The paper's (PAPER.md, procedure 3), trained on
+// Gates: which tokens may take the linear path. Those of the paper (arXiv 2603.03459), trained on
 // loss differences, and harm gates, which predict the surrogate's error.
 #pragma once
 
@@ -65,7 +65,7 @@ PaperGates train_paper_gates(ThreadPool& pool, MatView<const float> x, std::span
 // rounding) are raised to 1e-9 of the median energy. NaN stays NaN. [T, 1]
 Matrix<float> log_error_energy(std::span<const double> energy);
 
-// The harm gate (PAPER.md, "Harm gates"): ridge regression of the log error energy on standardised
+// The harm gate: ridge regression of the log error energy on standardised
 // x, in closed form. Its score is the predicted log error energy, negated: the larger, the safer
 // the linear path. `moments` are of x and one target column, the log energy. The penalty is
 // `ridge_per_row` x rows on standardised features: the default 1e-3 takes directions that hold less

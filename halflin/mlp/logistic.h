@@ -1,4 +1,4 @@
-// L2-penalised logistic regression, solved exactly: the paper's gates (PAPER.md, procedure 3).
+// L2-penalised logistic regression, solved exactly: the gates of arXiv 2603.03459.
 //
 // Minimises scikit-learn's objective, 1/2 |w|^2 + C sum of log-losses, the intercept unpenalised,
 // by L-BFGS in float64. The first guess of the inverse Hessian is not a multiple of the identity

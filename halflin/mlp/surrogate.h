@@ -1,4 +1,4 @@
-// Linear surrogates g(x) of an MLP f(x) (PAPER.md, procedure 1), full rank and low rank, from
+// Linear surrogates g(x) of an MLP f(x) (arXiv 2603.03459), full rank and low rank, from
 // moments of (x, f(x)), and their fit in numbers.
 #pragma once
 
