@@ -246,11 +246,10 @@ void run(Options& options) {
         pool, model, splits, sweep_options, finished,
         [&](const SweepBaseline& ready) {
           baseline = &ready;
-          store.save_baseline(baseline_json(ready, sweep_options));
+          store.save_baseline(ready, sweep_options);
         },
         [&](const LayerResult& layer) {
-          const nlohmann::json result = layer_json(layer, *baseline, sweep_options);
-          store.save_layer(layer.layer, result);
+          const nlohmann::json result = store.save_layer(layer, *baseline, sweep_options);
           update();
           if (!options.common.quiet && !options.common.json) {
             fmt::print(stderr, "{}", sweep_table_line(result));

@@ -476,6 +476,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   std::vector<double> sse(sequences), sst(sequences), sse_plain(sequences), sst_plain(sequences);
   std::vector<size_t> sinks(streams.size());
   std::vector<float> delta(first_row.back(), std::nanf(""));
+  std::vector<float> error_energy(first_row.back());
   std::vector<uint32_t> window(first_row.back());
   std::vector<std::vector<float>> scores(gates_.size(), std::vector<float>(first_row.back()));
 
@@ -504,6 +505,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
           sse_plain[sequence + s] += energy[t];
           sst_plain[sequence + s] += about_mean;
         }
+        error_energy[first_row[b] + t] = static_cast<float>(energy[t]);
         window[first_row[b] + t] = static_cast<uint32_t>(sequence + s);
       }
     }
@@ -584,6 +586,9 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
                             c_.options.interval);
     result.gates.push_back(std::move(gate));
   }
+  result.delta = std::move(delta);
+  result.error_energy = std::move(error_energy);
+  result.scores = std::move(scores);
   for (size_t v = 0; v < whole.size(); ++v) {
     (v < folds_.size() ? result.folds : result.controls).push_back(std::move(whole[v]));
   }

@@ -45,8 +45,11 @@ SweepBaseline make_baseline(const std::vector<Stream>& streams, const SweepOptio
     const std::vector<size_t>& offsets = stream.sample->batch.offsets;
     for (size_t s = 0; s + 1 < offsets.size(); ++s) {
       double sum = 0;
-      for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) {
-        sum += static_cast<double>(stream.base[t]);
+      for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+        baseline.token_id.push_back(static_cast<float>(stream.sample->batch.ids[t]));
+        baseline.token_sequence.push_back(static_cast<float>(baseline.loss.size()));
+        baseline.token_loss.push_back(stream.base[t]);
+        sum += static_cast<double>(stream.base[t]);  // 0 for the last one
       }
       baseline.loss.push_back(sum);
       baseline.predictions.push_back(static_cast<double>(offsets[s + 1] - offsets[s] - 1));

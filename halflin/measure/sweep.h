@@ -69,6 +69,10 @@ struct LayerResult {
   std::vector<VariantResult> folds;     // `rate` is the keep fraction
   std::vector<VariantResult> controls;  // whole layer
   std::vector<VariantResult> routing_controls;
+  // Of each token of the test split, in order: what a token map or a later analysis needs.
+  std::vector<float> delta;         // nats; NaN for the last token of a sequence
+  std::vector<float> error_energy;  // |g(x) - f(x)|^2
+  std::vector<std::vector<float>> scores;  // [gates][tokens]
 };
 
 // Losses of the dense model on the test split, and everything that all layers share.
@@ -76,6 +80,10 @@ struct SweepBaseline {
   std::vector<double> loss;         // [test sequences]
   std::vector<double> predictions;  // [test sequences]
   std::vector<double> tokens;       // [test sequences]
+  // Of each token of the test split, in order.
+  std::vector<float> token_id;
+  std::vector<float> token_sequence;  // which test sequence it is in
+  std::vector<float> token_loss;      // of predicting the next one; 0 for the last of a sequence
   BootstrapDraws draws;             // over test sequences
 };
 

@@ -95,6 +95,15 @@ void judge(std::vector<json>& layers, const At& at) {
   }
 }
 
+void write_token_file(const std::filesystem::path& path,
+                      const std::vector<std::pair<std::string, std::span<const float>>>& columns) {
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [name, values] : columns) {
+    tensors.push_back({name, DType::kF32, {values.size()}, std::as_bytes(values)});
+  }
+  write_safetensors(path, tensors, {});
+}
+
 std::string without(const json& header, const std::string& key) {
   return header.contains(key) ? header.at(key).dump() : "nothing";
 }
@@ -212,12 +221,27 @@ std::optional<json> SweepStore::layer(size_t layer) const {
   return parse_json(read_file(path), path.string());
 }
 
-void SweepStore::save_baseline(const json& baseline) const {
-  write_file_atomically(directory_ / "baseline.json", baseline.dump(2) + "\n");
+void SweepStore::save_baseline(const SweepBaseline& baseline, const SweepOptions& options) const {
+  write_token_file(directory_ / "tokens.safetensors", {{"id", baseline.token_id},
+                                                       {"sequence", baseline.token_sequence},
+                                                       {"loss", baseline.token_loss}});
+  write_file_atomically(directory_ / "baseline.json",
+                        baseline_json(baseline, options).dump(2) + "\n");
 }
 
-void SweepStore::save_layer(size_t layer, const json& result) const {
-  write_file_atomically(layer_path(layer), result.dump(2) + "\n");
+json SweepStore::save_layer(const LayerResult& layer, const SweepBaseline& baseline,
+                            const SweepOptions& options) const {
+  std::vector<std::pair<std::string, std::span<const float>>> columns = {
+      {"delta", layer.delta}, {"error_energy", layer.error_energy}};
+  for (size_t g = 0; g < layer.gates.size(); ++g) {
+    columns.emplace_back("score." + layer.gates[g].name, layer.scores[g]);
+  }
+  std::filesystem::path tokens = layer_path(layer.layer);
+  write_token_file(tokens.replace_extension(".safetensors"), columns);
+  // Last: a layer is finished once this file is there.
+  json result = layer_json(layer, baseline, options);
+  write_file_atomically(layer_path(layer.layer), result.dump(2) + "\n");
+  return result;
 }
 
 void SweepStore::save_result(const json& result) const {

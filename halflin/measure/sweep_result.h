@@ -29,8 +29,14 @@ nlohmann::json layer_json(const LayerResult& layer, const SweepBaseline& baselin
 nlohmann::json assemble_sweep(const nlohmann::json& header, const nlohmann::json& baseline,
                               const std::vector<nlohmann::json>& layers, size_t layers_asked);
 
-// A directory that holds a sweep: run.json, baseline.json, layers/<layer>.json, result.json. Each file
-// is written whole, so a killed run leaves finished layers, and the same command goes on from there.
+// A directory that holds a sweep. Each file is written whole, so a killed run leaves finished layers,
+// and the same command goes on from there.
+//   run.json                   the header: what identifies the run
+//   baseline.json              the dense model's figures
+//   tokens.safetensors         id, sequence, loss [tokens] of the test split, float32
+//   layers/012.json            one layer's figures
+//   layers/012.safetensors     delta, error_energy, score.<gate> [tokens], float32
+//   result.json                all of the figures, with verdicts
 class SweepStore {
  public:
   // Creates the directory, or opens one that holds a run with the same header. Throws Error where
@@ -39,8 +45,10 @@ class SweepStore {
 
   std::optional<nlohmann::json> baseline() const;
   std::optional<nlohmann::json> layer(size_t layer) const;
-  void save_baseline(const nlohmann::json& baseline) const;
-  void save_layer(size_t layer, const nlohmann::json& result) const;
+  void save_baseline(const SweepBaseline& baseline, const SweepOptions& options) const;
+  // Returns what layer() gives from then on.
+  nlohmann::json save_layer(const LayerResult& layer, const SweepBaseline& baseline,
+                            const SweepOptions& options) const;
   void save_result(const nlohmann::json& result) const;
   std::filesystem::path result_path() const { return directory_ / "result.json"; }
 
