@@ -1,13 +1,12 @@
 // halflin sweep: measure a model's MLP nonlinearity, layer by layer.
 #include <atomic>
-#include <charconv>
 #include <csignal>
 #include <memory>
-#include <set>
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/io/text.h"
+#include "halflin/measure/run.h"
 #include "halflin/measure/sweep.h"
 #include "halflin/measure/sweep_result.h"
 #include "halflin/report/sweep_table.h"
@@ -41,39 +40,6 @@ std::vector<std::string> split(const std::string& text, char separator) {
     begin = end + 1;
   }
   return parts;
-}
-
-size_t parse_count(const std::string& text, const std::string& whole, const char* what) {
-  size_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", what, whole, text));
-  }
-  return value;
-}
-
-// "0,5:9" is layers 0, 5, 6, 7, 8.
-std::vector<size_t> parse_layers(const std::string& text, size_t available) {
-  std::set<size_t> layers;
-  for (const std::string& part : split(text, ',')) {
-    const size_t colon = part.find(':');
-    size_t begin = 0;
-    size_t end = available;
-    if (colon == std::string::npos) {
-      begin = parse_count(part, text, "--layers");
-      end = begin + 1;
-    } else {
-      if (colon > 0) begin = parse_count(part.substr(0, colon), text, "--layers");
-      if (colon + 1 < part.size()) end = parse_count(part.substr(colon + 1), text, "--layers");
-    }
-    if (begin >= end) throw UsageError(fmt::format("--layers \"{}\": \"{}\" is empty", text, part));
-    if (end > available) {
-      fail("--layers \"{}\": layer {} asked for, the model has layers 0 to {}", text, end - 1,
-           available - 1);
-    }
-    for (size_t l = begin; l < end; ++l) layers.insert(l);
-  }
-  return {layers.begin(), layers.end()};
 }
 
 std::vector<double> parse_shares(const std::string& text, const char* option) {
@@ -147,20 +113,10 @@ void complete(Options& options) {
 nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint, const Text& text,
                            const Splits& splits) {
   const SweepOptions& sweep = options.sweep;
-  nlohmann::json header;
-  header["schema"] = kSweepSchema;
-  header["kind"] = "sweep";
-  header["halflin"] = HALFLIN_VERSION;
-  header["command"] = options.command;
-  header["threads"] = options.common.threads;
+  nlohmann::json header =
+      run_header(kSweepSchema, "sweep", options.command, options.common.threads,
+                 options.common.model, checkpoint, text);
   header["protocol"] = options.protocol;
-  header["model"] = {{"name", options.common.model},
-                     {"sha256", sha256_files(checkpoint.file)},
-                     {"family", checkpoint.architecture.config.family},
-                     {"layers", checkpoint.architecture.config.layers},
-                     {"d_model", checkpoint.architecture.config.d_model},
-                     {"parameters", checkpoint.parameters}};
-  header["text"] = {{"path", text.path}, {"sha256", text.sha256}};
   header["splits"] = splits.description;
   header["settings"] = {{"layers", sweep.layers},
                         {"gates", sweep.gates},
@@ -180,14 +136,6 @@ nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint,
                           {"confidence", sweep.interval.confidence},
                           {"unit", options.protocol == "paper" ? "line" : "window"}}}};
   return header;
-}
-
-std::vector<nlohmann::json> finished_layers(const SweepStore& store, const SweepOptions& sweep) {
-  std::vector<nlohmann::json> layers;
-  for (const size_t layer : sweep.layers) {
-    if (auto result = store.layer(layer)) layers.push_back(std::move(*result));
-  }
-  return layers;
 }
 
 void run(Options& options) {
@@ -217,12 +165,12 @@ void run(Options& options) {
   const auto finished = [&](size_t layer) { return store.layer(layer).has_value(); };
   const auto update = [&]() {
     nlohmann::json result = assemble_sweep(header, *store.baseline(),
-                                           finished_layers(store, sweep_options),
+                                           store.finished(sweep_options.layers),
                                            sweep_options.layers.size());
     store.save_result(result);
     return result;
   };
-  const size_t kept = finished_layers(store, sweep_options).size();
+  const size_t kept = store.finished(sweep_options.layers).size();
   if (kept != 0 && !options.common.quiet) {
     fmt::print(stderr, "{}: {} of {} layers are there already\n", options.out, kept,
                sweep_options.layers.size());

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -15,33 +14,6 @@ namespace {
 
 constexpr double kSinkNorms = 20;  // norms above the median that make a token a sink
 
-void to_float32(Operand from, MatView<float> to) {
-  for (size_t r = 0; r < from.rows; ++r) {
-    const auto* row = static_cast<const unsigned char*>(from.data) +
-                      r * from.stride * (from.is_bf16 ? 2 : 4);
-    if (from.is_bf16) {
-      const auto* values = reinterpret_cast<const bf16*>(row);
-      for (size_t i = 0; i < from.cols; ++i) to(r, i) = to_float(values[i]);
-    } else {
-      std::memcpy(to.row(r), row, from.cols * sizeof(float));
-    }
-  }
-}
-
-void add(MatView<const float> from, MatView<float> to) {
-  for (size_t r = 0; r < from.rows; ++r) {
-    const float* source = from.row(r);
-    float* target = to.row(r);
-    for (size_t i = 0; i < from.cols; ++i) target[i] += source[i];
-  }
-}
-
-double squared_norm(std::span<const float> row) {
-  double sum = 0;
-  for (const float v : row) sum += static_cast<double>(v) * static_cast<double>(v);
-  return sum;
-}
-
 double squared_distance(std::span<const float> a, std::span<const float> b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -49,13 +21,6 @@ double squared_distance(std::span<const float> a, std::span<const float> b) {
     sum += difference * difference;
   }
   return sum;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Moments whose targets are y's columns [first, first + count).
@@ -74,73 +39,6 @@ Moments target_columns(const Moments& m, size_t first, size_t count) {
   return part;
 }
 
-// The rows of one batch while one layer is measured.
-struct BatchView {
-  Operand x;
-  MatView<float> x32;
-  MatView<float> full;
-  MatView<float> cheap;
-  MatView<float> other;
-};
-
-void check_stop(const SweepContext& c) {
-  if (c.stop) throw Interrupted("interrupted");
-}
-
-// Attention and the full MLP of one batch: residual becomes hook_resid_mid, and x and f(x) are in
-// the worker's buffers.
-BatchView enter_layer(SweepContext& c, Stream& stream, SweepWorker& worker, size_t layer) {
-  check_stop(c);
-  const size_t rows = stream.residual.rows();
-  const size_t d = stream.residual.cols();
-  const MutableOperand x = attention_step(c.pool, c.model, layer, stream.sample->batch.offsets,
-                                          stream.residual.view(), worker.workspace);
-  const MutableOperand kept = worker.x.view(rows, d);
-  std::memcpy(kept.data, x.data, rows * d * (x.is_bf16 ? 2 : 4));
-  BatchView view{kept,
-                 {worker.x32.data(), rows, d},
-                 {worker.full.data(), rows, d},
-                 {worker.cheap.data(), rows, d},
-                 {worker.other.data(), rows, d}};
-  to_float32(view.x, view.x32);
-  apply_mlp(c.pool, c.model.layers[layer].mlp, view.x, false, view.full, worker.workspace.mlp);
-  return view;
-}
-
-// Calls body(batch, stream, worker, view) for each batch in parallel; afterwards the stream has left
-// the layer.
-template <class Body>
-void each_batch(SweepContext& c, std::span<Stream> streams, size_t layer, const Body& body) {
-  c.pool.parallel_for(streams.size(), [&](size_t b, int w) {
-    Stream& stream = streams[b];
-    SweepWorker& worker = c.workers[static_cast<size_t>(w)];
-    const BatchView view = enter_layer(c, stream, worker, layer);
-    body(b, stream, worker, view);
-    add(view.full, stream.residual.view());
-    c.progress.advance(static_cast<double>(stream.residual.rows()));
-  });
-}
-
-// Losses when `residual` (in worker.residual) goes on through layers layer + 1 ... and the head.
-std::span<const float> suffix_losses(SweepContext& c, const Stream& stream, SweepWorker& worker,
-                                     size_t layer) {
-  check_stop(c);
-  const Batch& batch = stream.sample->batch;
-  const MatView<float> residual(worker.residual.data(), batch.rows(), stream.residual.cols());
-  run_layers(c.pool, c.model, layer + 1, batch.offsets, residual, worker.workspace);
-  worker.losses.resize(batch.rows());
-  final_losses(c.pool, c.model, batch, residual, worker.workspace, worker.losses);
-  c.progress.advance(static_cast<double>(batch.rows()) *
-                     (static_cast<double>(c.model.config.layers - layer - 1) +
-                      head_units(c.model.config)));
-  return worker.losses;
-}
-
-void set_residual(const Stream& stream, MatView<const float> output, SweepWorker& worker) {
-  std::copy(stream.residual.span().begin(), stream.residual.span().end(), worker.residual.data());
-  add(output, {worker.residual.data(), output.rows, output.cols});
-}
-
 // Adds each sequence's losses to sums[first ...].
 void add_sequence_losses(std::span<const float> losses, std::span<const size_t> offsets,
                          double* sums) {
@@ -153,63 +51,14 @@ void add_sequence_losses(std::span<const float> losses, std::span<const size_t> 
 
 }  // namespace
 
-double head_units(const Config& config) {
-  const FlopCount flops = flops_per_token(config, 256);
-  return flops.head / ((flops.attention + flops.mlp) / static_cast<double>(config.layers));
-}
-
-SweepWorker::SweepWorker(const Model& model, size_t rows)
-    : workspace(model, rows),
-      x(model.precision, rows, model.config.d_model),
-      x32(rows, model.config.d_model),
-      full(rows, model.config.d_model),
-      cheap(rows, model.config.d_model),
-      other(rows, model.config.d_model),
-      residual(rows, model.config.d_model) {}
-
-void advance(SweepContext& context, std::span<Stream> streams, size_t layer) {
-  each_batch(context, streams, layer, [](size_t, Stream&, SweepWorker&, const BatchView&) {});
-}
-
 LayerSweep::LayerSweep(SweepContext& context, size_t layer) : c_(context), layer_(layer) {}
 
-// PAPER.md, procedure 1. Moments are summed batch by batch in order, so that they do not depend on
-// the number of threads.
+// PAPER.md, procedure 1.
 void LayerSweep::fit(std::span<Stream> streams) {
-  const size_t d = c_.model.config.d_model;
   const bool neurons = !c_.options.fold.empty() || c_.options.controls;
-  const size_t width = d + (neurons ? c_.model.config.d_mlp : 0);
-  Moments moments(d, width);
-  std::vector<double> norms;
-  const auto group = static_cast<size_t>(c_.pool.size());
-  std::vector<Matrix<float>> inputs(group);
-  std::vector<Matrix<float>> targets(group);  // f(x), and the neurons behind it
-  for (size_t begin = 0; begin < streams.size(); begin += group) {
-    const auto part = streams.subspan(begin, std::min(group, streams.size() - begin));
-    each_batch(c_, part, layer_,
-               [&](size_t b, Stream& stream, SweepWorker& worker, const BatchView& view) {
-                 const size_t rows = stream.residual.rows();
-                 inputs[b] = Matrix<float>(rows, d);
-                 targets[b] = Matrix<float>(rows, width);
-                 std::copy_n(view.x32.data, rows * d, inputs[b].data());
-                 for (size_t t = 0; t < rows; ++t) {
-                   std::copy_n(view.full.row(t), d, targets[b].row(t));
-                 }
-                 if (!neurons) return;
-                 const MutableOperand a = mlp_neurons(c_.pool, c_.model.layers[layer_].mlp, view.x,
-                                                      worker.workspace.mlp);
-                 to_float32(a, targets[b].view().col_range(d, a.cols));
-               });
-    for (size_t b = 0; b < part.size(); ++b) {
-      const std::vector<uint8_t>& use = part[b].sample->use;
-      moments.add(c_.pool, inputs[b].view(), targets[b].view(), use);
-      for (size_t t = 0; t < use.size(); ++t) {
-        if (use[t] != 0) norms.push_back(std::sqrt(squared_norm({targets[b].row(t), d})));
-      }
-    }
-  }
-  median_norm_ = median(std::move(norms));
-  fit_paths(moments);
+  const LayerMoments fitted = layer_moments(c_, streams, layer_, neurons);
+  median_norm_ = fitted.median_norm;
+  fit_paths(fitted.moments);
 }
 
 void LayerSweep::fit_paths(const Moments& moments) {
@@ -265,7 +114,7 @@ void LayerSweep::train(std::span<Stream> streams) {
   std::vector<float> delta(first.back());
   const bool paper = c_.options.paper_gates();
   each_batch(c_, streams, layer_,
-             [&](size_t b, Stream& stream, SweepWorker& worker, const BatchView& view) {
+             [&](size_t b, Stream& stream, WalkWorker& worker, const BatchView& view) {
                apply_cheap(c_.pool, surrogate_, view.x, false, view.cheap, worker.workspace.mlp);
                std::span<const float> losses;
                if (paper) {
@@ -306,7 +155,7 @@ void LayerSweep::calibrate(std::span<Stream> streams) {
   std::vector<std::vector<double>> energies(streams.size());
   std::vector<Matrix<float>> differences(streams.size());  // g(x) - f(x)
   each_batch(c_, streams, layer_,
-             [&](size_t b, Stream& stream, SweepWorker& worker, const BatchView& view) {
+             [&](size_t b, Stream& stream, WalkWorker& worker, const BatchView& view) {
                apply_cheap(c_.pool, surrogate_, view.x, false, view.cheap, worker.workspace.mlp);
                for (size_t g = 0; g < gates_.size(); ++g) {
                  scores[g][b] = gate_scores(c_.pool, gates_[g], view.x32);
@@ -367,7 +216,7 @@ void LayerSweep::budget_threshold(std::span<Stream> streams,
   }
   c_.pool.parallel_for(streams.size(), [&](size_t b, int w) {
     const Stream& stream = streams[b];  // already past the layer, with f(x) added
-    SweepWorker& worker = c_.workers[static_cast<size_t>(w)];
+    WalkWorker& worker = c_.workers[static_cast<size_t>(w)];
     const size_t rows = stream.residual.rows();
     const MatView<float> routed(worker.cheap.data(), rows, stream.residual.cols());
     for (size_t t = 0; t < rows; ++t) {
@@ -480,7 +329,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   std::vector<uint32_t> window(first_row.back());
   std::vector<std::vector<float>> scores(gates_.size(), std::vector<float>(first_row.back()));
 
-  each_batch(c_, streams, layer_, [&](size_t b, Stream& stream, SweepWorker& worker,
+  each_batch(c_, streams, layer_, [&](size_t b, Stream& stream, WalkWorker& worker,
                                       const BatchView& view) {
     const std::vector<size_t>& offsets = stream.sample->batch.offsets;
     const size_t rows = stream.residual.rows();

@@ -6,44 +6,13 @@
 
 #include "halflin/measure/paths.h"
 #include "halflin/measure/sweep.h"
+#include "halflin/measure/walk.h"
 
 namespace halflin {
 
-// One batch's residual stream, wherever the walk is, and its dense losses.
-struct Stream {
-  const Sample* sample = nullptr;
-  Matrix<float> residual;   // [rows, d]
-  std::vector<float> base;  // [rows] losses of the dense model; empty where not needed
-};
-
-// What one thread needs to measure one batch.
-struct SweepWorker {
-  Workspace workspace;
-  OperandBuffer x;          // [rows, d] the MLP's input, kept while suffixes run
-  Matrix<float> x32;        // [rows, d] the same in float32
-  Matrix<float> full;       // [rows, d] the MLP's output f(x)
-  Matrix<float> cheap;      // [rows, d] a path's output
-  Matrix<float> other;      // [rows, d]
-  Matrix<float> residual;   // [rows, d] of a variant
-  std::vector<float> losses;
-
-  SweepWorker(const Model& model, size_t rows);
-};
-
-struct SweepContext {
-  ThreadPool& pool;
-  const Model& model;
+struct SweepContext : WalkContext {
   const SweepOptions& options;
-  std::vector<SweepWorker>& workers;
-  const std::atomic<bool>& stop;
-  Progress& progress;
 };
-
-// Progress units: one token through one layer, the head counted as so many layers.
-double head_units(const Config& config);
-
-// Brings the streams past `layer` without measuring.
-void advance(SweepContext& context, std::span<Stream> streams, size_t layer);
 
 class LayerSweep {
  public:

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "halflin/measure/layer_sweep.h"
-#include "halflin/measure/perplexity.h"
 
 namespace halflin {
 
@@ -16,28 +15,6 @@ bool SweepOptions::harm_gate() const {
 }
 
 namespace {
-
-std::vector<Batch> batches_of(std::span<const Sample> samples) {
-  std::vector<Batch> batches;
-  for (const Sample& sample : samples) batches.push_back(sample.batch);
-  return batches;
-}
-
-std::vector<Stream> make_streams(const Model& model, std::span<const Sample> samples) {
-  std::vector<Stream> streams(samples.size());
-  for (size_t b = 0; b < samples.size(); ++b) {
-    streams[b].sample = &samples[b];
-    streams[b].residual = Matrix<float>(samples[b].batch.rows(), model.config.d_model);
-    embed(model, samples[b].batch, streams[b].residual.view());
-  }
-  return streams;
-}
-
-void set_base(ThreadPool& pool, const Model& model, std::span<const Sample> samples,
-              std::vector<Stream>& streams, Progress& progress) {
-  auto losses = batch_losses(pool, model, batches_of(samples), {}, progress);
-  for (size_t b = 0; b < streams.size(); ++b) streams[b].base = std::move(losses[b]);
-}
 
 SweepBaseline make_baseline(const std::vector<Stream>& streams, const SweepOptions& options) {
   SweepBaseline baseline;
@@ -60,20 +37,14 @@ SweepBaseline make_baseline(const std::vector<Stream>& streams, const SweepOptio
   return baseline;
 }
 
-size_t rows_of(std::span<const Sample> samples) {
-  size_t rows = 0;
-  for (const Sample& sample : samples) rows += sample.batch.rows();
-  return rows;
-}
-
 // Work in units of one token through one layer (layer_sweep.h).
 double total_units(const Model& model, const Splits& splits, const SweepOptions& options,
                    const std::function<bool(size_t)>& finished) {
   const auto layers = static_cast<double>(model.config.layers);
-  const auto fit = static_cast<double>(rows_of(splits.fit));
-  const auto train = static_cast<double>(rows_of(splits.train));
-  const auto calibration = static_cast<double>(rows_of(splits.calibration));
-  const auto test = static_cast<double>(rows_of(splits.test));
+  const auto fit = static_cast<double>(count_rows(splits.fit));
+  const auto train = static_cast<double>(count_rows(splits.train));
+  const auto calibration = static_cast<double>(count_rows(splits.calibration));
+  const auto test = static_cast<double>(count_rows(splits.test));
   const double head = head_units(model.config);
   const double rates = static_cast<double>(options.rates.size());
   const double variants = 1 + static_cast<double>(options.gates.size()) * (1 + rates) +
@@ -104,19 +75,19 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
   std::vector<Stream> calibration = make_streams(model, splits.calibration);
   std::vector<Stream> test = make_streams(model, splits.test);
 
-  set_base(pool, model, splits.test, test, progress);
-  set_base(pool, model, splits.calibration, calibration, progress);
-  if (options.paper_gates()) set_base(pool, model, splits.train, train, progress);
+  set_base(pool, model, test, progress);
+  set_base(pool, model, calibration, progress);
+  if (options.paper_gates()) set_base(pool, model, train, progress);
   const SweepBaseline baseline = make_baseline(test, options);
   baseline_ready(baseline);
 
   size_t rows = 0;
   for (const auto* split : {&splits.fit, &splits.train, &splits.calibration, &splits.test}) {
-    for (const Sample& sample : *split) rows = std::max(rows, sample.batch.rows());
+    rows = std::max(rows, most_rows(*split));
   }
-  std::vector<SweepWorker> workers;
+  std::vector<WalkWorker> workers;
   for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, rows);
-  SweepContext context{pool, model, options, workers, stop, progress};
+  SweepContext context{{pool, model, workers, stop, progress}, options};
 
   for (size_t layer = 0; layer <= options.layers.back(); ++layer) {
     const bool wanted = std::find(options.layers.begin(), options.layers.end(), layer) !=

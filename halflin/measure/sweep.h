@@ -16,6 +16,7 @@
 #include "halflin/base/progress.h"
 #include "halflin/measure/splits.h"
 #include "halflin/measure/statistics.h"
+#include "halflin/measure/walk.h"
 #include "halflin/mlp/gate.h"
 
 namespace halflin {
@@ -88,17 +89,11 @@ struct SweepBaseline {
 };
 
 // Called with each measured layer, in order. `finished` says which layers need no measuring because
-// an earlier run has them. `stop`, when it turns true, ends the walk with an Error at the next batch.
+// an earlier run has them. `stop`, when it turns true, ends the walk with Interrupted at the next batch.
 void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const SweepOptions& options,
            const std::function<bool(size_t layer)>& finished,
            const std::function<void(const SweepBaseline&)>& baseline_ready,
            const std::function<void(const LayerResult&)>& layer_ready,
            const std::atomic<bool>& stop, bool quiet);
-
-// Thrown by sweep() when `stop` was set.
-class Interrupted : public Error {
- public:
-  using Error::Error;
-};
 
 }  // namespace halflin

@@ -2,9 +2,6 @@
 
 #include <cmath>
 
-#include "halflin/io/file.h"
-#include "halflin/io/json.h"
-
 namespace halflin {
 
 using nlohmann::json;
@@ -95,19 +92,6 @@ void judge(std::vector<json>& layers, const At& at) {
   }
 }
 
-void write_token_file(const std::filesystem::path& path,
-                      const std::vector<std::pair<std::string, std::span<const float>>>& columns) {
-  std::vector<TensorToWrite> tensors;
-  for (const auto& [name, values] : columns) {
-    tensors.push_back({name, DType::kF32, {values.size()}, std::as_bytes(values)});
-  }
-  write_safetensors(path, tensors, {});
-}
-
-std::string without(const json& header, const std::string& key) {
-  return header.contains(key) ? header.at(key).dump() : "nothing";
-}
-
 }  // namespace
 
 json baseline_json(const SweepBaseline& baseline, const SweepOptions& options) {
@@ -186,66 +170,34 @@ json assemble_sweep(const json& header, const json& baseline, const std::vector<
 }
 
 SweepStore::SweepStore(std::filesystem::path directory, const json& header)
-    : directory_(std::move(directory)) {
-  ensure_writable_directory(directory_);
-  const std::filesystem::path run = directory_ / "run.json";
-  if (std::filesystem::exists(run)) {
-    const json found = parse_json(read_file(run), run.string());
-    // The command and the thread count change no figure.
-    for (const auto& [key, value] : header.items()) {
-      if (key == "command" || key == "threads") continue;
-      if (!found.contains(key) || found.at(key) != value) {
-        fail("{}: holds another run: \"{}\" is {} there and {} here; choose another --out",
-             run.string(), key, without(found, key), value.dump());
-      }
-    }
-  } else {
-    write_file_atomically(run, header.dump(2) + "\n");
-  }
-  ensure_writable_directory(directory_ / "layers");
-}
+    : store_(std::move(directory), header) {}
 
-std::filesystem::path SweepStore::layer_path(size_t layer) const {
-  return directory_ / "layers" / fmt::format("{:03}.json", layer);
-}
+std::optional<json> SweepStore::baseline() const { return store_.part("baseline"); }
 
-std::optional<json> SweepStore::baseline() const {
-  const std::filesystem::path path = directory_ / "baseline.json";
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return parse_json(read_file(path), path.string());
-}
+std::optional<json> SweepStore::layer(size_t layer) const { return store_.layer(layer); }
 
-std::optional<json> SweepStore::layer(size_t layer) const {
-  const std::filesystem::path path = layer_path(layer);
-  if (!std::filesystem::exists(path)) return std::nullopt;
-  return parse_json(read_file(path), path.string());
+std::vector<json> SweepStore::finished(std::span<const size_t> layers) const {
+  return store_.finished(layers);
 }
 
 void SweepStore::save_baseline(const SweepBaseline& baseline, const SweepOptions& options) const {
-  write_token_file(directory_ / "tokens.safetensors", {{"id", baseline.token_id},
-                                                       {"sequence", baseline.token_sequence},
-                                                       {"loss", baseline.token_loss}});
-  write_file_atomically(directory_ / "baseline.json",
-                        baseline_json(baseline, options).dump(2) + "\n");
+  store_.save_columns("tokens.safetensors", {{"id", baseline.token_id},
+                                             {"sequence", baseline.token_sequence},
+                                             {"loss", baseline.token_loss}});
+  store_.save_part("baseline", baseline_json(baseline, options));
 }
 
 json SweepStore::save_layer(const LayerResult& layer, const SweepBaseline& baseline,
                             const SweepOptions& options) const {
-  std::vector<std::pair<std::string, std::span<const float>>> columns = {
-      {"delta", layer.delta}, {"error_energy", layer.error_energy}};
+  RunStore::Columns columns = {{"delta", layer.delta}, {"error_energy", layer.error_energy}};
   for (size_t g = 0; g < layer.gates.size(); ++g) {
     columns.emplace_back("score." + layer.gates[g].name, layer.scores[g]);
   }
-  std::filesystem::path tokens = layer_path(layer.layer);
-  write_token_file(tokens.replace_extension(".safetensors"), columns);
-  // Last: a layer is finished once this file is there.
   json result = layer_json(layer, baseline, options);
-  write_file_atomically(layer_path(layer.layer), result.dump(2) + "\n");
+  store_.save_layer(layer.layer, result, columns);
   return result;
 }
 
-void SweepStore::save_result(const json& result) const {
-  write_file_atomically(result_path(), result.dump(2) + "\n");
-}
+void SweepStore::save_result(const json& result) const { store_.save_part("result", result); }
 
 }  // namespace halflin

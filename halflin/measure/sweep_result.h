@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "halflin/measure/run.h"
 #include "halflin/measure/sweep.h"
 
 namespace halflin {
@@ -29,8 +30,7 @@ nlohmann::json layer_json(const LayerResult& layer, const SweepBaseline& baselin
 nlohmann::json assemble_sweep(const nlohmann::json& header, const nlohmann::json& baseline,
                               const std::vector<nlohmann::json>& layers, size_t layers_asked);
 
-// A directory that holds a sweep. Each file is written whole, so a killed run leaves finished layers,
-// and the same command goes on from there.
+// A sweep's directory (run.h):
 //   run.json                   the header: what identifies the run
 //   baseline.json              the dense model's figures
 //   tokens.safetensors         id, sequence, loss [tokens] of the test split, float32
@@ -39,22 +39,21 @@ nlohmann::json assemble_sweep(const nlohmann::json& header, const nlohmann::json
 //   result.json                all of the figures, with verdicts
 class SweepStore {
  public:
-  // Creates the directory, or opens one that holds a run with the same header. Throws Error where
-  // it cannot be written, or holds another run (naming the first key that differs).
+  // Throws Error as RunStore does.
   SweepStore(std::filesystem::path directory, const nlohmann::json& header);
 
   std::optional<nlohmann::json> baseline() const;
   std::optional<nlohmann::json> layer(size_t layer) const;
+  std::vector<nlohmann::json> finished(std::span<const size_t> layers) const;
   void save_baseline(const SweepBaseline& baseline, const SweepOptions& options) const;
   // Returns what layer() gives from then on.
   nlohmann::json save_layer(const LayerResult& layer, const SweepBaseline& baseline,
                             const SweepOptions& options) const;
   void save_result(const nlohmann::json& result) const;
-  std::filesystem::path result_path() const { return directory_ / "result.json"; }
+  std::filesystem::path result_path() const { return store_.path("result.json"); }
 
  private:
-  std::filesystem::path layer_path(size_t layer) const;
-  std::filesystem::path directory_;
+  RunStore store_;
 };
 
 }  // namespace halflin

@@ -1,0 +1,130 @@
+#include "halflin/measure/run.h"
+
+#include <charconv>
+#include <set>
+
+#include "halflin/base/error.h"
+#include "halflin/io/file.h"
+#include "halflin/io/json.h"
+
+namespace halflin {
+
+using nlohmann::json;
+
+namespace {
+
+size_t parse_count(const std::string& text, const std::string& whole) {
+  size_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) {
+    throw UsageError(fmt::format("--layers \"{}\": \"{}\" is no number", whole, text));
+  }
+  return value;
+}
+
+std::string layer_part(size_t layer) { return fmt::format("layers/{:03}", layer); }
+
+}  // namespace
+
+std::vector<size_t> parse_layers(const std::string& text, size_t available) {
+  std::set<size_t> layers;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string part = text.substr(at, comma - at);
+    at = comma + 1;
+    const size_t colon = part.find(':');
+    size_t begin = 0;
+    size_t end = available;
+    if (colon == std::string::npos) {
+      begin = parse_count(part, text);
+      end = begin + 1;
+    } else {
+      if (colon > 0) begin = parse_count(part.substr(0, colon), text);
+      if (colon + 1 < part.size()) end = parse_count(part.substr(colon + 1), text);
+    }
+    if (begin >= end) throw UsageError(fmt::format("--layers \"{}\": \"{}\" is empty", text, part));
+    if (end > available) {
+      fail("--layers \"{}\": layer {} asked for, the model has layers 0 to {}", text, end - 1,
+           available - 1);
+    }
+    for (size_t l = begin; l < end; ++l) layers.insert(l);
+  }
+  return {layers.begin(), layers.end()};
+}
+
+json text_header(const Text& text) { return {{"path", text.path}, {"sha256", text.sha256}}; }
+
+json run_header(int schema, const std::string& kind, const std::string& command, int threads,
+                const std::string& name, const Checkpoint& checkpoint, const Text& text) {
+  const Config& config = checkpoint.architecture.config;
+  json header;
+  header["schema"] = schema;
+  header["kind"] = kind;
+  header["halflin"] = HALFLIN_VERSION;
+  header["command"] = command;
+  header["threads"] = threads;
+  header["model"] = {{"name", name},
+                     {"sha256", sha256_files(checkpoint.file)},
+                     {"family", config.family},
+                     {"layers", config.layers},
+                     {"d_model", config.d_model},
+                     {"parameters", checkpoint.parameters}};
+  header["text"] = text_header(text);
+  return header;
+}
+
+RunStore::RunStore(std::filesystem::path directory, const json& header)
+    : directory_(std::move(directory)) {
+  ensure_writable_directory(directory_);
+  const std::filesystem::path run = directory_ / "run.json";
+  if (std::filesystem::exists(run)) {
+    const json found = parse_json(read_file(run), run.string());
+    // The command and the thread count change no figure.
+    for (const auto& [key, value] : header.items()) {
+      if (key == "command" || key == "threads") continue;
+      if (!found.contains(key) || found.at(key) != value) {
+        fail("{}: holds another run: \"{}\" is {} there and {} here; choose another --out",
+             run.string(), key, found.contains(key) ? found.at(key).dump() : "nothing",
+             value.dump());
+      }
+    }
+  } else {
+    write_file_atomically(run, header.dump(2) + "\n");
+  }
+  ensure_writable_directory(directory_ / "layers");
+}
+
+std::optional<json> RunStore::part(const std::string& part) const {
+  const std::filesystem::path path = directory_ / (part + ".json");
+  if (!std::filesystem::exists(path)) return std::nullopt;
+  return parse_json(read_file(path), path.string());
+}
+
+void RunStore::save_part(const std::string& part, const json& contents) const {
+  write_file_atomically(directory_ / (part + ".json"), contents.dump(2) + "\n");
+}
+
+std::optional<json> RunStore::layer(size_t layer) const { return part(layer_part(layer)); }
+
+void RunStore::save_layer(size_t layer, const json& figures, const Columns& tokens) const {
+  save_columns(layer_part(layer) + ".safetensors", tokens);
+  save_part(layer_part(layer), figures);  // last: a layer is finished once this file is there
+}
+
+void RunStore::save_columns(const std::string& file, const Columns& columns) const {
+  std::vector<TensorToWrite> tensors;
+  for (const auto& [name, values] : columns) {
+    tensors.push_back({name, DType::kF32, {values.size()}, std::as_bytes(values)});
+  }
+  write_safetensors(directory_ / file, tensors, {});
+}
+
+std::vector<json> RunStore::finished(std::span<const size_t> layers) const {
+  std::vector<json> found;
+  for (const size_t l : layers) {
+    if (auto figures = layer(l)) found.push_back(std::move(*figures));
+  }
+  return found;
+}
+
+}  // namespace halflin
