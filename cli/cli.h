@@ -39,6 +39,7 @@ std::optional<int32_t> bos_of(const Tokenizer& tokenizer, bool asked, const std:
 void add_info(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
+void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);
 
