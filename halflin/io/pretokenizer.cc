@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "halflin/base/error.h"
 #include "halflin/io/utf8.h"
 
 namespace halflin {
@@ -145,7 +146,7 @@ void pretokenize(std::span<const PreTokenizerStep> steps, std::string_view text,
       if (step.kind == PreTokenizerStep::Kind::kMetaspace) {
         piece.text = pieces.owned.emplace_back(to_metaspace(step, piece));
       } else if (step.add_prefix_space && !piece.text.starts_with(' ')) {
-        piece.text = pieces.owned.emplace_back(" " + std::string(piece.text));
+        piece.text = pieces.owned.emplace_back(fmt::format(" {}", piece.text));
       }
       if (!splits(step)) {
         cut.push_back(piece);

@@ -33,7 +33,7 @@ struct SplitSizes {
   size_t train_tokens = 25000;
   size_t calibration_tokens = 6000;
   size_t eval_tokens = 12000;
-  std::optional<std::string> fit_windows, train_windows, calibration_windows, eval_windows;
+  std::optional<std::string> fit_windows{}, train_windows{}, calibration_windows{}, eval_windows{};
   bool needs_gates = true;  // without gates, train and calibration are empty
 };
 

@@ -162,7 +162,6 @@ void scale_yarn(const ConfigReader& scaling, float theta, size_t max_positions, 
 }  // namespace
 
 Rope make_rope(const ConfigReader& reader, size_t dims, float default_theta, size_t max_positions) {
-  if (dims % 2 != 0) fail("{}: {} rotary dimensions: must be even", reader.file(), dims);
   // Newer configs: "rope_parameters"; older ones: "rope_theta" beside "rope_scaling".
   const json none = json::object();
   const char* key = reader.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -220,6 +219,9 @@ void check(const Config& config, const std::string& file) {
   }
   if (config.rope.dims > a.head_dim) {
     fail("{}: {} rotary dimensions in a head of {}", file, config.rope.dims, a.head_dim);
+  }
+  if (config.rope.dims % 2 != 0) {
+    fail("{}: {} rotary dimensions: must be even", file, config.rope.dims);
   }
   if (!(config.norm_epsilon > 0)) {
     fail("{}: norm epsilon {} should be positive", file, config.norm_epsilon);

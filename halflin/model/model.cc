@@ -329,7 +329,13 @@ Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, s
   if (config.rope.dims != 0) {
     Rope rope = config.rope;
     const std::vector<float> factors = read_vector(model.file, model.layout.rope_factors);
-    for (size_t i = 0; i < factors.size(); ++i) rope.frequencies[i] /= factors[i];
+    for (size_t i = 0; i < factors.size(); ++i) {
+      if (!(factors[i] > 0)) {
+        fail("{}: tensor {}: element {} should be positive, found {}", model.path,
+             model.layout.rope_factors, i, factors[i]);
+      }
+      rope.frequencies[i] /= factors[i];
+    }
     model.rope = make_rope_table(rope, max_window);
   }
   model.layers.resize(config.layers);
