@@ -42,5 +42,6 @@ void add_ppl(CLI::App& app);
 void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);
+void add_analyze(CLI::App& app, const std::string& command_line);
 
 }  // namespace halflin::cli

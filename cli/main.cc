@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_tokenize(app);
   halflin::cli::add_ppl(app);
   halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
+  halflin::cli::add_analyze(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_report(app);
   try {
     app.parse(argc, argv);

@@ -1,0 +1,184 @@
+// halflin analyze: what a model's need for nonlinearity depends on.
+#include <atomic>
+#include <csignal>
+#include <memory>
+
+#include "cli/cli.h"
+#include "halflin/analyze/analysis.h"
+#include "halflin/analyze/summary.h"
+#include "halflin/base/error.h"
+#include "halflin/io/text.h"
+#include "halflin/measure/run.h"
+
+namespace halflin::cli {
+
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+struct Options {
+  Common common;
+  TextOptions text;
+  std::string second_text;
+  std::string out;
+  std::string layers = ":";
+  std::string interval = "bca";
+  size_t fit_tokens = 10000;
+  size_t tokens = 25000;
+  AnalysisOptions analysis;
+  std::string command;
+};
+
+nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint, const Text& text,
+                           const Text& second, const AnalysisTexts& texts) {
+  const AnalysisOptions& analysis = options.analysis;
+  const NoFlyRules& rules = analysis.no_fly;
+  nlohmann::json header =
+      run_header(kAnalysisSchema, "analysis", options.command, options.common.threads,
+                 options.common.model, checkpoint, text);
+  header["second_text"] = text_header(second);
+  header["splits"] = texts.description;
+  header["settings"] = {{"layers", analysis.layers},
+                        {"ridge", analysis.ridge},
+                        {"dtype", options.text.dtype},
+                        {"bos", options.text.bos},
+                        {"native_bf16", has_native_bf16()},
+                        {"seed", analysis.seed},
+                        {"no_fly",
+                         {{"at_least", rules.at_least},
+                          {"mean_above", rules.mean_above},
+                          {"positive_above", rules.positive_above},
+                          {"elsewhere_at_least", rules.elsewhere_at_least}}},
+                        {"bootstrap",
+                         {{"draws", analysis.draws},
+                          {"interval", options.interval},
+                          {"confidence", analysis.interval.confidence},
+                          {"unit", "window"}}}};
+  return header;
+}
+
+// Tokens of both texts, in the order of each layer's columns.
+void save_tokens(const RunStore& store, const AnalysisTexts& texts) {
+  std::vector<std::vector<float>> kept;
+  std::vector<std::string> names;
+  for (const auto& [name, text] : {std::pair("a", &texts.a), std::pair("b", &texts.b)}) {
+    kept.emplace_back(text->input.begin(), text->input.end());
+    names.push_back(std::string("id_") + name);
+    kept.emplace_back(text->target.begin(), text->target.end());
+    names.push_back(std::string("target_") + name);
+    kept.emplace_back(text->window.begin(), text->window.end());
+    names.push_back(std::string("window_") + name);
+  }
+  RunStore::Columns columns;
+  for (size_t i = 0; i < kept.size(); ++i) columns.emplace_back(names[i], kept[i]);
+  store.save_columns("tokens.safetensors", columns);
+}
+
+void run(Options& options) {
+  Checkpoint checkpoint = read_checkpoint(options.common.model);
+  const Tokenizer tokenizer = read_tokenizer(checkpoint);
+  AnalysisOptions& analysis = options.analysis;
+  analysis.layers = parse_layers(options.layers, checkpoint.architecture.config.layers);
+  analysis.interval.kind =
+      options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+  const Text text = read_text(options.text.path);
+  const Text second = read_text(options.second_text);
+  if (text.bytes == second.bytes) {
+    fail("{} and {} are the same text: transfer needs two", text.path, second.path);
+  }
+  const AnalysisTexts texts = make_analysis_texts(
+      tokenizer.encode(text.bytes), tokenizer.encode(second.bytes), options.text.window,
+      bos_of(tokenizer, options.text.bos, options.common.model), options.fit_tokens,
+      options.tokens);
+
+  const nlohmann::json header = make_header(options, checkpoint, text, second, texts);
+  const RunStore store(options.out, header);
+  const auto update = [&]() {
+    nlohmann::json result =
+        assemble_analysis(header, store.finished(analysis.layers), analysis.layers.size());
+    store.save_part("analysis", result);
+    return result;
+  };
+  const bool lines = !options.common.quiet && !options.common.json;
+  const size_t kept = store.finished(analysis.layers).size();
+  if (kept != 0 && !options.common.quiet) {
+    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.out, kept,
+               analysis.layers.size());
+  }
+  if (kept < analysis.layers.size()) {
+    save_tokens(store, texts);
+    ThreadPool pool(options.common.threads);
+    const Precision precision = parse_precision(options.text.dtype);
+    if (precision == Precision::kBF16 && !has_native_bf16() && !options.common.quiet) {
+      fmt::print(stderr,
+                 "halflin: warning: this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 "
+                 "products\n");
+    }
+    const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
+    std::signal(SIGINT, [](int) { interrupted = true; });
+    std::signal(SIGTERM, [](int) { interrupted = true; });
+    if (lines) fmt::print(stderr, "{}", analysis_header());
+    analyze(
+        pool, model, tokenizer, texts, analysis,
+        [&](size_t layer) { return store.layer(layer).has_value(); },
+        [&](const AnalyzedLayer& layer) {
+          const nlohmann::json& figures = layer.analysis.figures;
+          RunStore::Columns columns = {{"delta_a", layer.delta_a}, {"delta_b", layer.delta_b}};
+          if (!layer.analysis.scores_a.empty()) {
+            columns.emplace_back("score_a", layer.analysis.scores_a);
+          }
+          store.save_layer(figures.at("layer"), figures, columns);
+          update();
+          if (lines) fmt::print(stderr, "{}", analysis_line(figures));
+        },
+        interrupted, options.common.quiet);
+  }
+  const nlohmann::json result = update();
+  if (options.common.json) {
+    fmt::print("{}\n", result.dump(2));
+  } else {
+    fmt::print("{}\nresult: {}\n", analysis_summary(result), store.path("analysis.json").string());
+  }
+}
+
+}  // namespace
+
+void add_analyze(CLI::App& app, const std::string& command_line) {
+  CLI::App* command = app.add_subcommand(
+      "analyze", "What the need for nonlinearity depends on: token or context, lists, features");
+  const auto options = std::make_shared<Options>();
+  add_common(*command, options->common,
+             "halflin analyze EleutherAI/pythia-160m --text wiki.test.raw --second-text book.txt "
+             "--layers 0,5:9 --dtype bf16 --out analysis\n"
+             "Finished layers are kept in --out; the same command goes on where it stopped.");
+  add_text(*command, options->text);
+  AnalysisOptions& analysis = options->analysis;
+  command
+      ->add_option("--second-text", options->second_text,
+                   "another UTF-8 text, to see what carries over")
+      ->required();
+  command->add_option("--out", options->out, "directory for the results")->required();
+  command->add_option("--layers", options->layers,
+                      "e.g. 0,5:9, the end of a range not included (default: all)");
+  command
+      ->add_option("--tokens", options->tokens,
+                   "tokens to analyse of each text, half to train on and half to judge by")
+      ->capture_default_str();
+  command->add_option("--fit-tokens", options->fit_tokens, "tokens that fit the surrogates")
+      ->capture_default_str();
+  command->add_option("--ridge", analysis.ridge, "penalty of surrogates, on unnormalised sums")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", analysis.seed, "of the bootstrap, forests, clusters and noise")
+      ->capture_default_str();
+  command->add_option("--bootstrap", analysis.draws, "draws")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 1000000));
+  command->add_option("--interval", options->interval, "95 % bootstrap interval")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bca", "percentile"}));
+  options->command = command_line;
+  command->final_callback([options] { run(*options); });
+}
+
+}  // namespace halflin::cli
