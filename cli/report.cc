@@ -26,10 +26,12 @@ struct Options {
   bool quiet = false;
 };
 
-// The tokenizer of a run's model: --model, which must be that model, or the one that run.json names.
+// The tokenizer of a run's model: --model, which must be that model, or the one that run.json
+// names.
 std::shared_ptr<Tokenizer> find_tokenizer(const ReportRun& run, const Options& options) {
   const nlohmann::json& model = run.result.at("model");
-  const std::string name = options.model.empty() ? model.at("name").get<std::string>() : options.model;
+  const std::string name =
+      options.model.empty() ? model.at("name").get<std::string>() : options.model;
   std::string reason;
   try {
     const Checkpoint checkpoint = read_checkpoint(name);
@@ -93,7 +95,8 @@ void run(const Options& options) {
   if (!options.markdown.empty()) write(options.markdown, report_markdown(runs, tables));
   if (!options.csv.empty()) {
     ensure_writable_directory(options.csv);
-    for (const Table& table : tables) write(fs::path(options.csv) / (table.id + ".csv"), csv(table));
+    for (const Table& table : tables)
+      write(fs::path(options.csv) / (table.id + ".csv"), csv(table));
   }
 
   if (options.json) {

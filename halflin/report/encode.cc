@@ -82,8 +82,7 @@ ScoreBytes quantise_scores(std::span<const float> scores, double threshold) {
 }
 
 std::string script_json(const nlohmann::json& value) {
-  const std::string plain =
-      value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+  const std::string plain = value.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
   std::string out;
   out.reserve(plain.size() + plain.size() / 64);
   // JSON's own syntax has none of these characters, so each is inside a string.

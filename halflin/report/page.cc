@@ -40,7 +40,8 @@ json run_json(const ReportRun& run) {
   if (run.has_sweep()) {
     out["layers"] = run.result.at("model").at("layers");
     out["extent"] = extent(run.result);
-    out["complete"] = run.result.at("layers").size() >= run.result.at("settings").at("layers").size();
+    out["complete"] =
+        run.result.at("layers").size() >= run.result.at("settings").at("layers").size();
   }
   return out;
 }
@@ -52,15 +53,12 @@ bool has_charts() { return !assets::chart_js().empty(); }
 std::string report_page(std::span<const ReportRun> runs, std::span<const Table> tables,
                         std::span<const TokenBytes> bytes_of) {
   if (!has_charts()) {
-    fail("this build of halflin has no charting library, so it writes no HTML: install "
-         "libjs-chart.js and build again, or use --markdown or --csv");
+    fail(
+        "this build of halflin has no charting library, so it writes no HTML: install "
+        "libjs-chart.js and build again, or use --markdown or --csv");
   }
-  json data = {{"title", title(runs)},
-               {"halflin", HALFLIN_VERSION},
-               {"cautions", cautions(runs)},
-               {"runs", json::array()},
-               {"tables", json::array()},
-               {"maps", json::array()}};
+  json data = {{"title", title(runs)},  {"halflin", HALFLIN_VERSION}, {"cautions", cautions(runs)},
+               {"runs", json::array()}, {"tables", json::array()},    {"maps", json::array()}};
   for (const ReportRun& run : runs) data["runs"].push_back(run_json(run));
   for (const Table& table : tables) data["tables"].push_back(to_json(table));
   size_t per_token = 0;  // bytes for one token of each run

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 #include "halflin/base/error.h"
@@ -67,8 +68,8 @@ void read_tokens(ReportRun& run) {
 void read_layer_tokens(ReportRun& run) {
   for (const json& layer : run.result.at("layers")) {
     LayerTokens tokens;
-    const fs::path path =
-        run.directory / "layers" / fmt::format("{:03}.safetensors", layer.at("layer").get<size_t>());
+    const fs::path path = run.directory / "layers" /
+                          fmt::format("{:03}.safetensors", layer.at("layer").get<size_t>());
     if (run.has_tokens() && fs::exists(path)) {
       const TensorFile file = open_safetensors(path);
       tokens.delta = read_column(file, "delta", run.token_id.size());
@@ -91,9 +92,10 @@ ReportRun read_run(const fs::path& directory) {
   const fs::path result = directory / "result.json";
   const fs::path analysis = directory / "analysis.json";
   if (!fs::exists(result) && !fs::exists(analysis)) {
-    fail("{}: holds no result.json (halflin sweep writes it with its first layer) and no "
-         "analysis.json",
-         directory.string());
+    fail(
+        "{}: holds no result.json (halflin sweep writes it with its first layer) and no "
+        "analysis.json",
+        directory.string());
   }
   try {
     if (fs::exists(result)) {
@@ -137,10 +139,10 @@ void label_runs(std::vector<ReportRun>& runs) {
   });
   append_where_shared([&](const ReportRun& run) {
     const json* protocol = find_member(header(run), "protocol");
-    return protocol != nullptr && protocol->is_string()
-               ? protocol->get<std::string>() + " protocol"
-               : std::string("no protocol");
+    return protocol != nullptr && protocol->is_string() ? protocol->get<std::string>() + " protocol"
+                                                        : std::string("no protocol");
   });
+  append_where_shared([](const ReportRun& run) { return short_name(run.directory.string()); });
   append_where_shared([](const ReportRun& run) { return run.directory.string(); });
 }
 

@@ -1,4 +1,5 @@
-// What a report reads: finished and partial sweeps, as `halflin sweep` left them in their directories.
+// What a report reads: finished and partial sweeps, as `halflin sweep` left them in their
+// directories.
 #pragma once
 
 #include <filesystem>
@@ -12,28 +13,28 @@ namespace halflin {
 
 // Figures of each test token at one layer; empty where the directory has none.
 struct LayerTokens {
-  std::vector<float> delta;         // nats; NaN for the last token of a sequence
-  std::vector<float> error_energy;  // |g(x) - f(x)|^2
+  std::vector<float> delta;                          // nats; NaN for the last token of a sequence
+  std::vector<float> error_energy;                   // |g(x) - f(x)|^2
   std::map<std::string, std::vector<float>> scores;  // by gate
 };
 
 struct ReportRun {
   std::filesystem::path directory;
-  std::string label;  // tells the runs of one report apart
-  nlohmann::json result;               // result.json; null in a directory of analyses only
-  nlohmann::json analysis;             // analysis.json; null without one
-  std::vector<int32_t> token_id;       // [test tokens]; empty without tokens.safetensors
+  std::string label;              // tells the runs of one report apart
+  nlohmann::json result;          // result.json; null in a directory of analyses only
+  nlohmann::json analysis;        // analysis.json; null without one
+  std::vector<int32_t> token_id;  // [test tokens]; empty without tokens.safetensors
   std::vector<uint32_t> token_sequence;
   std::vector<float> token_loss;
-  std::vector<LayerTokens> tokens;     // [layers of result], in its order
+  std::vector<LayerTokens> tokens;  // [layers of result], in its order
 
   bool has_sweep() const { return !result.is_null(); }
   bool has_tokens() const { return !token_id.empty(); }
 };
 
 // Reads every directory and labels the runs: by model, and by text or directory where several share
-// one. Throws Error, one line that names the file, where a directory holds no result, one of another
-// schema or kind, or figures that contradict each other.
+// one. Throws Error, one line that names the file, where a directory holds no result, one of
+// another schema or kind, or figures that contradict each other.
 std::vector<ReportRun> read_runs(std::span<const std::filesystem::path> directories);
 
 // "all 30 layers", "4 of 30 layers", or, where layers are still to be measured, "partial: 4 of 30

@@ -28,9 +28,9 @@ Figure cost(const json& variant) { return figure(variant, "delta_ppl_pct", ""); 
 
 std::string text(const json& object, const std::string& key) {
   const auto found = object.find(key);
-  return found == object.end()  ? std::string()
-         : found->is_string() ? found->get<std::string>()
-                              : found->dump();
+  return found == object.end() ? std::string()
+         : found->is_string()  ? found->get<std::string>()
+                               : found->dump();
 }
 
 const json& list(const json& layer, const std::string& key) {
@@ -38,8 +38,11 @@ const json& list(const json& layer, const std::string& key) {
   return layer.contains(key) ? layer.at(key) : kEmpty;
 }
 
+// For sentences: a minus sign, and a space that does not break.
 std::string percent(double value) {
-  return fmt::format(fmt::runtime(std::abs(value) >= 100 ? "{:+.0f} %" : "{:+.2f} %"), value);
+  const std::string digits =
+      fmt::format("{:.{}f}\u00a0%", std::abs(value), std::abs(value) >= 100 ? 0 : 2);
+  return (value < 0 ? "\u2212" : "+") + digits;
 }
 
 std::string split_text(const json& splits) {
@@ -91,8 +94,8 @@ Table runs_table(std::span<const ReportRun> runs) {
          fmt::format("{:g} % {}, {:.0f} draws of {}s", 100 * number(bootstrap, "confidence"),
                      text(bootstrap, "interval"), number(bootstrap, "draws"),
                      text(bootstrap, "unit")),
-         text(r.at("text"), "path"), text(r.at("text"), "sha256"),
-         text(r.at("model"), "sha256"), text(r, "halflin"), text(r, "command")});
+         text(r.at("text"), "path"), text(r.at("text"), "sha256"), text(r.at("model"), "sha256"),
+         text(r, "halflin"), text(r, "command")});
   }
   return table;
 }
@@ -113,7 +116,8 @@ Table layers_table(std::span<const ReportRun> runs) {
       {"layers",
        "Each layer's MLP replaced by a linear map",
        "R² is the share of the MLP output's variance that the linear map explains on test tokens. "
-       "ΔPPL is the change of perplexity when every token takes it, this layer only. Sinks are test "
+       "ΔPPL is the change of perplexity when every token takes it, this layer only. Sinks are "
+       "test "
        "tokens with an output over 20 times the median norm.",
        {{"run", "run"},
         {"layer", "layer"},
@@ -139,8 +143,10 @@ Table routing_table(std::span<const ReportRun> runs) {
       {"routing",
        "Tokens routed by a gate",
        "Each token takes the linear map or the full MLP. \"own\" is the gate's own threshold; the "
-       "shares are what the threshold was calibrated to. Random and oracle (the true error) routing "
-       "are the controls. AUC: how well the gate tells tokens below the median harm from the others.",
+       "shares are what the threshold was calibrated to. Random and oracle (the true error) "
+       "routing "
+       "are the controls. AUC: how well the gate tells tokens below the median harm from the "
+       "others.",
        {{"run", "run"},
         {"layer", "layer"},
         {"router", "router"},
@@ -196,54 +202,58 @@ Table replacements_table(std::span<const ReportRun> runs) {
 }
 
 Table folding_table(std::span<const ReportRun> runs) {
-  return by_layer({"folding",
-                   "Neuron folding",
-                   "A share of the neurons is kept, the rest is folded into a linear map.",
-                   {{"run", "run"},
-                    {"layer", "layer"},
-                    {"keep", "neurons kept, %", 0},
-                    {"flops_pct", "FLOPs, %", 1},
-                    {"delta_ppl_pct", "ΔPPL, %", 2, true}},
-                   {}},
-                  runs, [](const ReportRun& run, const json& layer, Table& table) {
-                    for (const json& v : list(layer, "folds")) {
-                      table.rows.push_back({run.label, number(layer, "layer"),
-                                            100 * number(v, "keep"), number(v, "flops_pct"),
-                                            cost(v)});
-                    }
-                  });
+  return by_layer(
+      {"folding",
+       "Neuron folding",
+       "A share of the neurons is kept, the rest is folded into a linear map.",
+       {{"run", "run"},
+        {"layer", "layer"},
+        {"keep", "neurons kept, %", 0},
+        {"flops_pct", "FLOPs, %", 1},
+        {"delta_ppl_pct", "ΔPPL, %", 2, true}},
+       {}},
+      runs, [](const ReportRun& run, const json& layer, Table& table) {
+        for (const json& v : list(layer, "folds")) {
+          table.rows.push_back({run.label, number(layer, "layer"), 100 * number(v, "keep"),
+                                number(v, "flops_pct"), cost(v)});
+        }
+      });
 }
 
 Table delta_table(std::span<const ReportRun> runs) {
-  Table table{"delta",
-              "What the linear map costs token by token",
-              "δ is a token's loss with the linear map in this layer less its loss without, in nats, "
-              "on test tokens. Harm is the sum of the positive δ.",
-              {{"run", "run"},
-               {"layer", "layer"},
-               {"tokens", "tokens"},
-               {"pct_beneficial", "δ ≤ 0, %", 1},
-               {"mean", "mean", 4, true},
-               {"sd", "sd", 3},
-               {"p1", "1 %", 3, true},
-               {"p5", "5 %", 3, true},
-               {"p25", "25 %", 3, true},
-               {"p50", "median", 4, true},
-               {"p75", "75 %", 3, true},
-               {"p95", "95 %", 3, true},
-               {"p99", "99 %", 3, true},
-               {"harm_1", "harm by the worst 1 %, %", 0},
-               {"harm_5", "by the worst 5 %, %", 0},
-               {"harm_10", "by the worst 10 %, %", 0}},
-              {}};
+  Table table{
+      "delta",
+      "What the linear map costs token by token",
+      "δ is a token's loss with the linear map in this layer less its loss without, in nats, "
+      "on test tokens. Harm is the sum of the positive δ.",
+      {{"run", "run"},
+       {"layer", "layer"},
+       {"tokens", "tokens"},
+       {"pct_beneficial", "δ ≤ 0, %", 1},
+       {"mean", "mean", 4, true},
+       {"sd", "sd", 3},
+       {"p1", "1 %", 3, true},
+       {"p5", "5 %", 3, true},
+       {"p25", "25 %", 3, true},
+       {"p50", "median", 4, true},
+       {"p75", "75 %", 3, true},
+       {"p95", "95 %", 3, true},
+       {"p99", "99 %", 3, true},
+       {"harm_1", "harm by the worst 1 %, %", 0},
+       {"harm_5", "by the worst 5 %, %", 0},
+       {"harm_10", "by the worst 10 %, %", 0}},
+      {}};
   for (const ReportRun& run : runs) {
     if (!run.has_sweep()) continue;
     for (size_t i = 0; i < run.tokens.size(); ++i) {
       const json& layer = run.result.at("layers").at(i);
       const json& stats = layer.at("delta").at("test");
       const DeltaShape shape = delta_shape(run.tokens[i].delta);
-      std::vector<Cell> row = {run.label, number(layer, "layer"), number(stats, "tokens"),
-                               number(stats, "pct_beneficial"), number(stats, "mean"),
+      std::vector<Cell> row = {run.label,
+                               number(layer, "layer"),
+                               number(stats, "tokens"),
+                               number(stats, "pct_beneficial"),
+                               number(stats, "mean"),
                                number(stats, "sd")};
       for (size_t q = 0; q < 7; ++q) {
         row.emplace_back(shape.tokens != 0 ? shape.quantiles[q]
@@ -314,8 +324,8 @@ std::string layer_ranges(const std::vector<size_t>& layers) {
     size_t end = i;
     while (end + 1 < layers.size() && layers[end + 1] == layers[end] + 1) ++end;
     out += out.empty() ? "" : ", ";
-    out += end == i ? fmt::format("{}", layers[i])
-                    : fmt::format("{}\u2013{}", layers[i], layers[end]);
+    out +=
+        end == i ? fmt::format("{}", layers[i]) : fmt::format("{}\u2013{}", layers[i], layers[end]);
     i = end + 1;
   }
   return out;
@@ -347,8 +357,7 @@ DeltaShape delta_shape(std::span<const float> delta) {
   };
   const double all = harm(sorted.size());
   for (const double share : {0.01, 0.05, 0.1}) {
-    const auto tokens = static_cast<size_t>(
-        std::ceil(share * static_cast<double>(sorted.size())));
+    const auto tokens = static_cast<size_t>(std::ceil(share * static_cast<double>(sorted.size())));
     shape.harm_pct.push_back(all > 0 ? 100 * harm(tokens) / all : kNone);
   }
   return shape;
@@ -385,8 +394,8 @@ std::vector<std::string> summary(const ReportRun& run) {
   }
   const auto described = [&](const json& layer) {
     const Figure f = cost(layer.at("all_linear"));
-    return fmt::format("{} [{}, {}] at layer {}", percent(f.estimate), percent(f.lo),
-                       percent(f.hi), layer.at("layer").get<size_t>());
+    return fmt::format("{} [{}, {}] at layer {}", percent(f.estimate), percent(f.lo), percent(f.hi),
+                       layer.at("layer").get<size_t>());
   };
   if (layers.size() == 1) {
     out.push_back(fmt::format("Made linear for every token, the MLP changes perplexity by {}.",
@@ -401,12 +410,13 @@ std::vector<std::string> summary(const ReportRun& run) {
                                            fine.size() == 1 ? "" : "s", layer_ranges(fine)));
   if (best_gate != nullptr) {
     const Figure f = cost(*best_gate);
-    out.push_back(fmt::format(
-        "With a gate: layer{} {}. The most generous is \"{}\" at layer {}: {:.0f} % of the tokens "
-        "linear, perplexity {} [{}, {}].",
-        gated_fine.size() == 1 ? "" : "s", layer_ranges(gated_fine), text(*best_gate, "name"),
-        best_gate_layer, number(*best_gate, "pct_linear"), percent(f.estimate), percent(f.lo),
-        percent(f.hi)));
+    out.push_back(
+        fmt::format("Free with a gate at its own threshold: layer{} {}. The most generous is the "
+                    "{} gate of layer "
+                    "{}: {:.0f} % of the tokens linear, perplexity {} [{}, {}].",
+                    gated_fine.size() == 1 ? "" : "s", layer_ranges(gated_fine),
+                    text(*best_gate, "name"), best_gate_layer, number(*best_gate, "pct_linear"),
+                    percent(f.estimate), percent(f.lo), percent(f.hi)));
   }
   return out;
 }
@@ -421,8 +431,8 @@ std::vector<std::string> cautions(std::span<const ReportRun> runs) {
     if (!run.has_sweep()) continue;
     const json& r = run.result;
     if (r.at("layers").size() < r.at("settings").at("layers").size()) {
-      out.push_back(fmt::format("{} is {}. Its command goes on where it stopped.", run.label,
-                                extent(r)));
+      out.push_back(
+          fmt::format("{} is {}. Its command goes on where it stopped.", run.label, extent(r)));
     }
     for (const json& layer : r.at("layers")) {
       if (layer.at("all_linear").value("too_few_windows", false)) {
@@ -439,8 +449,9 @@ std::vector<std::string> cautions(std::span<const ReportRun> runs) {
   }
   if (models) out.emplace_back("These runs are of different models.");
   if (texts) {
-    out.emplace_back("These runs are on different texts: their figures are not comparable as they "
-                     "stand.");
+    out.emplace_back(
+        "These runs are on different texts: their figures are not comparable as they "
+        "stand.");
   } else if (splits && !models) {
     out.emplace_back("These runs split their text differently, so they test on other tokens.");
   }

@@ -90,9 +90,8 @@ std::string markdown(const Table& table) {
     for (size_t c = 0; c < row.size(); ++c) {
       const std::string text = format_cell(row[c], table.columns[c]);
       // Only what came from elsewhere needs escaping; figures keep their brackets.
-      out += fmt::format("| {} ", std::holds_alternative<std::string>(row[c])
-                                      ? escape_markdown(text)
-                                      : text);
+      out += fmt::format(
+          "| {} ", std::holds_alternative<std::string>(row[c]) ? escape_markdown(text) : text);
     }
     out += "|\n";
   }

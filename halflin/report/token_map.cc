@@ -76,15 +76,12 @@ size_t token_map_bytes_per_token(const ReportRun& run) {
 json token_map(const ReportRun& run, size_t tokens, const TokenBytes& bytes_of) {
   const size_t n = whole_sequences(run, tokens);
   const std::span ids = std::span(run.token_id).first(n);
-  const TokenText text =
-      token_text(ids, bytes_of ? bytes_of : [](int32_t id) { return fmt::format(" {}", id); });
+  const TokenText text = token_text(
+      ids, bytes_of ? bytes_of : [](int32_t id) { return fmt::format(" {}", id); });
 
-  json out = {{"run", run.label},
-              {"tokens", n},
-              {"of", run.token_id.size()},
-              {"known", static_cast<bool>(bytes_of)},
-              {"pieces", text.pieces},
-              {"ids", text.ids}};
+  json out = {{"run", run.label},          {"tokens", n},
+              {"of", run.token_id.size()}, {"known", static_cast<bool>(bytes_of)},
+              {"pieces", text.pieces},     {"ids", text.ids}};
   if (text.pieces.size() <= std::numeric_limits<uint16_t>::max()) {
     const std::vector<uint16_t> narrow(text.piece.begin(), text.piece.end());
     out["piece"] = u16_base64(narrow);

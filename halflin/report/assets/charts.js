@@ -71,8 +71,9 @@ const drawn = new Set();  // every chart on the page, to redraw when the theme c
 function redrawAll() { drawn.forEach((chart) => chart.redraw()); }
 
 // Ticks at 0 and at 1, 3, 10, 30 ... on both sides, as many as there is room for.
-function symlogTicks(scale, low, high) {
-  const room = (high - low) / 8;
+function symlogTicks(scale, axis) {
+  const {min: low, max: high} = axis;
+  const room = (high - low) / Math.max(2, Math.min(8, axis.height / 30));
   const ticks = low <= 0 && high >= 0 ? [0] : [];
   for (const side of [1, -1]) {
     let last = 0;
@@ -110,7 +111,7 @@ function pointChart(parent, first) {
     const count = options.series.length;
     const datasets = options.series.map((s, i) => {
       const color = s.color || seriesColor(i);
-      const shift = x.byLayer ? (i - (count - 1) / 2) * Math.min(0.12, 0.6 / count) : 0;
+      const shift = x.byLayer && !x.together ? (i - (count - 1) / 2) * Math.min(0.12, 0.6 / count) : 0;
       return {
         label: s.name,
         data: s.points.map((p) => ({x: p.x + shift, y: up(p.y), lo: up(p.lo), hi: up(p.hi), raw: p})),
@@ -131,9 +132,12 @@ function pointChart(parent, first) {
     // Whiskers count, too, when the axis is laid out, but may not squash everything else.
     const shown = datasets.filter((d) => !d.hidden).flatMap((d) => d.data);
     const values = shown.flatMap((p) => [p.y, p.lo, p.hi]).filter((v) => Number.isFinite(v));
-    const low = y.min !== undefined ? up(y.min) : Math.min(0, ...values);
-    const high = y.max !== undefined ? up(y.max) : Math.max(up(y.atLeast || 0), ...values);
+    const low = Math.min(0, ...values);
+    const high = Math.max(0, ...values);
     const pad = (high - low) * 0.04 || 0.5;
+    // A logarithmic axis gets its own ticks; a linear one may round its ends to them.
+    const span = y.min !== undefined ? {min: y.min, max: y.max}
+      : y.scale ? {min: low - pad, max: high + pad} : {suggestedMin: low, suggestedMax: high};
     const grid = {color: css('--grid'), drawBorder: false, drawTicks: false};
     const ticks = {color: css('--soft'), padding: 8};
     return {
@@ -151,15 +155,18 @@ function pointChart(parent, first) {
         scales: {
           x: {
             min: x.min, max: x.max, grid: {...grid, display: false},
-            ticks: {...ticks, ...(x.byLayer ? {precision: 0, stepSize: x.max - x.min > 40 ? 4 : x.max - x.min > 18 ? 2 : 1, autoSkip: true,
-              callback: (v) => (Number.isInteger(v) ? v : '')} : {})},
+            afterBuildTicks: x.byLayer ? (axis) => {
+              const every = Math.ceil((axis.max - axis.min) / Math.max(4, axis.width / 34));
+              axis.ticks = [];
+              for (let l = Math.ceil(axis.min / every) * every; l <= axis.max; l += every) axis.ticks.push({value: l});
+            } : undefined,
+            ticks: {...ticks, maxRotation: 0},
             title: {display: true, text: x.title, color: css('--soft')},
           },
           y: {
-            min: y.min !== undefined ? low : low < 0 || y.scale ? low - pad : low,
-            max: high + (y.max !== undefined ? 0 : pad), grid,
+            ...span, grid,
             afterBuildTicks: y.scale ? (axis) => {
-              axis.ticks = symlogTicks(scale, axis.min, axis.max).map((value) => ({value}));
+              axis.ticks = symlogTicks(scale, axis).map((value) => ({value}));
             } : undefined,
             ticks: {...ticks, maxTicksLimit: 8, callback: (u) => y.format(Number(scale.from(u).toPrecision(6)), true)},
             title: {display: true, text: y.title, color: css('--soft')},
@@ -260,6 +267,9 @@ function barChart(parent, first) {
           x: {grid: {display: false, drawBorder: false}, ticks: {...ticks, autoSkip: true, autoSkipPadding: 8},
             title: {display: Boolean(options.xTitle), text: options.xTitle, color: css('--soft')}},
           y: {grid: {color: css('--grid'), drawBorder: false, drawTicks: false},
+            afterBuildTicks: options.scale ? (axis) => {
+              axis.ticks = symlogTicks(options.scale, axis).map((value) => ({value}));
+            } : undefined,
             ticks: {...ticks, maxTicksLimit: 5, callback: (u) => options.format(u)},
             title: {display: Boolean(options.yTitle), text: options.yTitle, color: css('--soft')}},
         },

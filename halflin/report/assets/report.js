@@ -17,6 +17,13 @@ const byLayer = () => {
 const point = (x, figure, note) => ({x, y: figure.v, lo: figure.lo, hi: figure.hi, note});
 const colorName = (i) => seriesColor(i);
 
+// Ends of an axis that hold all figures with their intervals, and low and high, in whole steps.
+function bounds(list, low, high, step) {
+  const least = Math.min(low, ...list.map((f) => f.lo ?? f.v));
+  const most = Math.max(high, ...list.map((f) => f.hi ?? f.v));
+  return {min: Math.floor(least / step) * step, max: Math.ceil(most / step) * step};
+}
+
 // Sections about one run at a time share a selector of the run.
 function perRun(parent, list, draw) {
   const having = sweeps.filter((run) => ofRun(list, run).length > 0);
@@ -117,7 +124,7 @@ function costSeries() {
 
 function costSection() {
   const s = section('cost', 'Cost by layer', 'What each layer costs',
-    'Change of perplexity when one layer’s MLP is replaced, all others as they are. Lines are 95 % intervals. ' +
+    'Change of perplexity when one layer’s MLP is replaced, all others as they are. Upright lines are 95\u00a0% intervals. ' +
     'Click a point to choose its layer for the sections below.');
   let scale = COST;
   const holder = el('div');
@@ -174,9 +181,8 @@ function fitSection() {
       points: ofRun(layerRows, run).filter((r) => r.r2_without_sinks).map((r) => point(r.layer, r.r2_without_sinks))},
   ]);
   // A fit can be far worse than the mean on some layers; the axis does not follow it down.
-  const least = Math.min(0, ...series.flatMap((x) => x.points.map((p) => p.y)));
   pointChart(left, {label: 'R² by layer', small: true, series, x: byLayer(),
-    y: {title: 'R²', min: Math.max(-0.5, least - 0.02), max: 1, refs: [0], format: (v, tick) => number(v, tick ? 1 : 3)}});
+    y: {title: 'R²', min: Math.max(-0.5, bounds(series.flatMap((x) => x.points.map((p) => ({v: p.y}))), 0, 1, 0.1).min), max: 1, refs: [0], format: (v, tick) => number(v, tick ? 1 : 3)}});
   if (folding.length) {
     const right = el('div', {}, el('h3', {}, 'Neuron folding'));
     pair.append(right);
@@ -235,7 +241,7 @@ function routingSection() {
     const all = ofRun(layerRows, chosen).find((r) => r.layer === layer).delta_ppl_pct;
     const big = all.v > 100;
     leftTitle.textContent = 'Cost against share';
-    leftChart({label: `Cost against the share of linear tokens, layer ${layer}`, x: {title: '% of tokens linear', min: 0, max: 101},
+    leftChart({label: `Cost against the share of linear tokens, layer ${layer}`, x: {title: '% of tokens linear', min: 0, max: 100},
       series: routers.map((router) => {
         const points = list.filter((r) => r.router === router && r.layer === layer).sort((a, b) => a.pct_linear.v - b.pct_linear.v)
           .map((r) => ({...point(r.pct_linear.v, r.delta_ppl_pct, r.at === 'own' ? 'at its own threshold' : 'calibrated to ' + r.at), big: r.at === 'own'}));
@@ -268,8 +274,7 @@ function routingSection() {
       chart({label: 'AUC of the gates by layer', small: true, x: byLayer(),
         series: routers.map((router) => ({name: router, ...routerStyle(router, routers), line: true,
           points: list.filter((r) => r.router === router).map((r) => point(r.layer, r.auc))})),
-        y: {title: 'AUC', min: Math.min(0.45, ...list.map((r) => r.auc.lo ?? r.auc.v)) - 0.01,
-          max: Math.max(0.65, ...list.map((r) => r.auc.hi ?? r.auc.v)) + 0.01, refs: [0.5], format: (v, tick) => number(v, tick ? 2 : 3)}});
+        y: {title: 'AUC', ...bounds(list.map((r) => r.auc), 0.45, 0.65, 0.05), refs: [0.5], format: (v, tick) => number(v, tick ? 2 : 3)}});
     });
     const chart = lazily(pointChart, holder);
     s.append(holder);
@@ -283,13 +288,13 @@ function deltaSection() {
   const quantiles = deltas.filter((r) => r.p5 !== null);
   if (!quantiles.length) return;
   const s = section('delta', 'Token by token', 'Who pays',
-    'δ is the change of one token’s loss when the layer is linear. Thick lines hold the middle half of the tokens, ' +
-    'thin ones 90 %. The mean is small beside the spread: most of what the linear map does to a token is noise of both signs.');
+    'δ is the change of one token’s loss when the layer is linear: above 0 the token pays, below it gains. ' +
+    'Thick lines hold the middle half of the tokens, thin ones 90\u00a0%.');
   const holder = el('div');
   const chart = lazily(pointChart, holder);
   const run = perRun(s, quantiles, (chosen) => {
     const list = ofRun(quantiles, chosen);
-    chart({label: 'Quantiles of δ by layer', x: byLayer(),
+    chart({label: 'Quantiles of δ by layer', x: {...byLayer(), together: true},
       series: [
         {name: '5 to 95 %', color: colorName(0), line: false, whisker: 2, whiskerAlpha: 0.45, radius: 0, point: 'circle',
           points: list.map((r) => ({x: r.layer, y: r.p50, lo: r.p5, hi: r.p95, note: '5 to 95 %'}))},
@@ -364,4 +369,6 @@ if (layerRows.length) {
   fitSection();
 }
 state.on((key) => { if (key === 'layer') drawn.forEach((chart) => chart.mark()); });
-document.documentElement.dataset.ready = 'yes';  // for tests
+// For tests: when the page could be used, in milliseconds from the start of its navigation.
+document.documentElement.dataset.after = performance.now();
+document.documentElement.dataset.ready = 'yes';

@@ -234,6 +234,7 @@ function tokenSection() {
       spans[t - begin].classList.add('at');
       spans[t - begin].setAttribute('aria-selected', 'true');
       text.setAttribute('aria-activedescendant', spans[t - begin].id);
+      text.parentNode.classList.add('chosen');
     }
     details(map, t, layerIndex());
   }
@@ -296,7 +297,7 @@ function inspectorParts(inspector) {
     });
     const options = {
       small: true, bars, label: `δ of this token at each layer`, yTitle: 'δ, nats', xTitle: 'layer',
-      format: (u) => number(Number(scale.from(u).toPrecision(2)), 1, true),
+      scale, format: (u) => number(scale.from(u), 1, true),
       pick: (bar) => state.set('layer', bar.x),
     };
     if (draw) draw(options); else draw = barChart(chartBox, options);
