@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
+#include "halflin/report/analysis_tables.h"
 #include "halflin/report/page.h"
 #include "halflin/report/run.h"
 #include "halflin/report/sweep_tables.h"
@@ -77,7 +78,8 @@ std::vector<TokenBytes> tokenizers(std::span<const ReportRun> runs, const Option
 void run(const Options& options) {
   const std::vector<fs::path> directories(options.directories.begin(), options.directories.end());
   const std::vector<ReportRun> runs = read_runs(directories);
-  const std::vector<Table> tables = sweep_tables(runs);
+  std::vector<Table> tables = sweep_tables(runs);
+  for (Table& table : analysis_tables(runs)) tables.push_back(std::move(table));
   if (!options.quiet) {
     for (const std::string& caution : cautions(runs)) {
       fmt::print(stderr, "halflin: warning: {}\n", caution);

@@ -36,14 +36,12 @@ std::string fill(std::string_view page, const std::map<std::string_view, std::st
 }
 
 json run_json(const ReportRun& run) {
-  json out = {{"label", run.label}, {"summary", summary(run)}};
-  if (run.has_sweep()) {
-    out["layers"] = run.result.at("model").at("layers");
-    out["extent"] = extent(run.result);
-    out["complete"] =
-        run.result.at("layers").size() >= run.result.at("settings").at("layers").size();
-  }
-  return out;
+  const json& header = run.header();
+  return {{"label", run.label},
+          {"summary", summary(run)},
+          {"sweep", run.has_sweep()},
+          {"extent", extent(header)},
+          {"complete", header.at("layers").size() >= header.at("settings").at("layers").size()}};
 }
 
 }  // namespace
@@ -79,6 +77,7 @@ std::string report_page(std::span<const ReportRun> runs, std::span<const Table> 
                                     {"base_js", assets::base_js()},
                                     {"charts_js", assets::charts_js()},
                                     {"tokens_js", assets::tokens_js()},
+                                    {"analysis_js", assets::analysis_js()},
                                     {"report_js", assets::report_js()}});
 }
 
@@ -86,9 +85,7 @@ std::string report_markdown(std::span<const ReportRun> runs, std::span<const Tab
   std::string out = fmt::format("# {}\n\n", escape_markdown(title(runs)));
   for (const ReportRun& run : runs) {
     const std::vector<std::string> sentences = summary(run);
-    if (sentences.empty()) continue;
-    out += fmt::format("**{}**{}\n\n", escape_markdown(run.label),
-                       run.has_sweep() ? fmt::format(" ({})", extent(run.result)) : "");
+    out += fmt::format("**{}** ({})\n\n", escape_markdown(run.label), extent(run.header()));
     for (const std::string& sentence : sentences) out += sentence + "\n";
     out += "\n";
   }

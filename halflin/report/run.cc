@@ -113,9 +113,6 @@ ReportRun read_run(const fs::path& directory) {
 
 // The model's name, and what distinguishes runs that share it.
 void label_runs(std::vector<ReportRun>& runs) {
-  const auto header = [](const ReportRun& run) -> const json& {
-    return run.has_sweep() ? run.result : run.analysis;
-  };
   const auto member = [](const json& in, const char* object, const char* key) {
     const json* outer = find_member(in, object);
     const json* inner = outer == nullptr ? nullptr : find_member(*outer, key);
@@ -133,12 +130,14 @@ void label_runs(std::vector<ReportRun>& runs) {
       }
     }
   };
-  for (ReportRun& run : runs) run.label = short_name(member(header(run), "model", "name"));
+  for (ReportRun& run : runs) run.label = short_name(member(run.header(), "model", "name"));
   append_where_shared([&](const ReportRun& run) {
-    return fs::path(member(header(run), "text", "path")).filename().string();
+    return fs::path(member(run.header(), "text", "path")).filename().string();
   });
+  append_where_shared(
+      [](const ReportRun& run) { return std::string(run.has_sweep() ? "sweep" : "analysis"); });
   append_where_shared([&](const ReportRun& run) {
-    const json* protocol = find_member(header(run), "protocol");
+    const json* protocol = find_member(run.header(), "protocol");
     return protocol != nullptr && protocol->is_string() ? protocol->get<std::string>() + " protocol"
                                                         : std::string("no protocol");
   });

@@ -28,6 +28,8 @@ struct ReportRun {
   std::vector<float> token_loss;
   std::vector<LayerTokens> tokens;  // [layers of result], in its order
 
+  // result, or analysis where there is none: model, text, settings, layers are in both.
+  const nlohmann::json& header() const { return has_sweep() ? result : analysis; }
   bool has_sweep() const { return !result.is_null(); }
   bool has_tokens() const { return !token_id.empty(); }
 };

@@ -45,7 +45,7 @@ std::string percent(double value) {
   return (value < 0 ? "\u2212" : "+") + digits;
 }
 
-std::string split_text(const json& splits) {
+std::string split_ranges(const json& splits) {
   std::string out;
   for (const char* name : {"fit", "train", "calibration", "test"}) {
     if (!splits.contains(name)) continue;
@@ -55,7 +55,15 @@ std::string split_text(const json& splits) {
     out += fmt::format("{}{} {}\u2013{}", out.empty() ? "" : ", ", name, range.at(0).dump(),
                        range.at(1).dump());
   }
-  return fmt::format("{} ({}s)", out, text(splits, "unit"));
+  return out;
+}
+
+std::string split_text(const json& splits) {
+  const std::string ranges =
+      splits.contains("a") && splits.contains("b")  // an analysis has two texts
+          ? fmt::format("A: {}; B: {}", split_ranges(splits.at("a")), split_ranges(splits.at("b")))
+          : split_ranges(splits);
+  return fmt::format("{} ({}s)", ranges, text(splits, "unit"));
 }
 
 Table runs_table(std::span<const ReportRun> runs) {
@@ -75,14 +83,14 @@ Table runs_table(std::span<const ReportRun> runs) {
                {"seed", "seed"},
                {"intervals", "intervals"},
                {"text", "text"},
+               {"second_text", "second text"},
                {"text_sha256", "text sha256"},
                {"model_sha256", "model sha256"},
                {"halflin", "halflin"},
                {"command", "command"}},
               {}};
   for (const ReportRun& run : runs) {
-    if (!run.has_sweep()) continue;
-    const json& r = run.result;
+    const json& r = run.header();
     const json& settings = r.at("settings");
     const json& bootstrap = settings.at("bootstrap");
     table.rows.push_back(
@@ -94,8 +102,10 @@ Table runs_table(std::span<const ReportRun> runs) {
          fmt::format("{:g} % {}, {:.0f} draws of {}s", 100 * number(bootstrap, "confidence"),
                      text(bootstrap, "interval"), number(bootstrap, "draws"),
                      text(bootstrap, "unit")),
-         text(r.at("text"), "path"), text(r.at("text"), "sha256"), text(r.at("model"), "sha256"),
-         text(r, "halflin"), text(r, "command")});
+         text(r.at("text"), "path"),
+         r.contains("second_text") ? text(r.at("second_text"), "path") : "",
+         text(r.at("text"), "sha256"), text(r.at("model"), "sha256"), text(r, "halflin"),
+         text(r, "command")});
   }
   return table;
 }
@@ -365,7 +375,14 @@ DeltaShape delta_shape(std::span<const float> delta) {
 
 std::vector<std::string> summary(const ReportRun& run) {
   std::vector<std::string> out;
-  if (!run.has_sweep()) return out;
+  if (!run.has_sweep()) {
+    std::map<std::string, size_t> verdicts;
+    for (const json& s : list(run.analysis, "statements")) ++verdicts[text(s, "verdict")];
+    out.push_back(fmt::format(
+        "Of the paper's statements, {} hold on this text, {} do not, and {} are undecided.",
+        verdicts["holds"], verdicts["does not hold"], verdicts["undecided"]));
+    return out;
+  }
   const json& layers = run.result.at("layers");
   const json* cheapest = nullptr;
   const json* dearest = nullptr;
@@ -428,14 +445,16 @@ std::vector<std::string> cautions(std::span<const ReportRun> runs) {
   bool texts = false;
   bool splits = false;
   for (const ReportRun& run : runs) {
-    if (!run.has_sweep()) continue;
-    const json& r = run.result;
+    const json& r = run.header();
     if (r.at("layers").size() < r.at("settings").at("layers").size()) {
       out.push_back(
           fmt::format("{} is {}. Its command goes on where it stopped.", run.label, extent(r)));
     }
     for (const json& layer : r.at("layers")) {
-      if (layer.at("all_linear").value("too_few_windows", false)) {
+      if (layer.contains("failed")) {
+        out.push_back(fmt::format("{}: no analysis of layer {}: {}.", run.label,
+                                  layer.at("layer").dump(), text(layer, "failed")));
+      } else if (layer.at("all_linear").value("too_few_windows", false)) {
         out.push_back(fmt::format("{}: {:.0f} test sequences are too few for intervals.", run.label,
                                   number(r, "test_sequences")));
         break;
@@ -444,8 +463,10 @@ std::vector<std::string> cautions(std::span<const ReportRun> runs) {
     if (first == nullptr) first = &r;
     models = models || text(r.at("model"), "sha256") != text(first->at("model"), "sha256");
     texts = texts || text(r.at("text"), "sha256") != text(first->at("text"), "sha256");
-    splits = splits || r.at("splits") != first->at("splits") ||
-             r.at("protocol") != first->at("protocol");
+    // A sweep and an analysis split for their own purposes.
+    splits = splits || (r.at("kind") == first->at("kind") &&
+                        (r.at("splits") != first->at("splits") ||
+                         text(r, "protocol") != text(*first, "protocol")));
   }
   if (models) out.emplace_back("These runs are of different models.");
   if (texts) {

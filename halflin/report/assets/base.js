@@ -90,7 +90,7 @@ function segmented(label, options, value, change) {
 // The table of that id; `pick(row object)` may leave rows out.
 function tableElement(id, pick) {
   const table = data.tables.find((t) => t.id === id);
-  const single = data.runs.length === 1;
+  const single = new Set(table.rows.map((row) => row[0])).size === 1;
   const kept = table.columns.map((c, i) => i)
     .filter((i) => !(single && table.columns[i].key === 'run'))
     .filter((i) => table.rows.some((row) => row[i] !== null && row[i] !== ''));
@@ -123,9 +123,10 @@ function figures(id, pick) {
   return el('details', {}, el('summary', {}, 'Figures as a table'), tableElement(id, pick));
 }
 
-const VERDICTS = {better: '▲', free: '●', undecided: '○', costs: '▼'};
+const VERDICTS = {better: '▲', free: '●', undecided: '○', costs: '▼', holds: '●', 'does not hold': '▼'};
+const VERDICT_CLASS = {holds: 'free', 'does not hold': 'costs'};
 function verdictMark(verdict) {
-  return el('span', {class: 'mark ' + verdict, 'aria-hidden': 'true'}, VERDICTS[verdict] || '·');
+  return el('span', {class: 'mark ' + (VERDICT_CLASS[verdict] || verdict), 'aria-hidden': 'true'}, VERDICTS[verdict] || '·');
 }
 
 // A part of the page, and its entry in the bar.

@@ -3,8 +3,8 @@
 'use strict';
 
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const seriesColor = (i) => css('--s' + i % 7);
-const POINTS = ['circle', 'triangle', 'rect', 'rectRot', 'star', 'crossRot', 'rectRounded'];
+const seriesColor = (i) => css('--s' + i % 8);
+const POINTS = ['circle', 'triangle', 'rect', 'rectRot', 'star', 'crossRot', 'rectRounded', 'circle'];
 
 Chart.defaults.animation = false;
 Chart.defaults.maintainAspectRatio = false;
@@ -181,9 +181,9 @@ function pointChart(parent, first) {
               title: (items) => items[0].dataset.label,
               label: (item) => {
                 const p = item.raw.raw;
-                const lines = [x.byLayer ? `layer ${p.x}` : `${number(p.x, 1)} % linear`,
+                const lines = [x.byLayer ? `layer ${p.x}` : x.unit ? '' : `${number(p.x, 1)} % linear`,
                   interval({v: p.y, lo: p.lo === undefined ? null : p.lo, hi: p.hi}, y.format)];
-                return p.note ? [...lines, p.note] : lines;
+                return [...lines, p.note].filter(Boolean);
               },
             },
           },

@@ -1,8 +1,8 @@
 // The page: its sections, from top to bottom.
 'use strict';
 
-const single = data.runs.length === 1;
-const sweeps = data.runs.filter((run) => run.extent);
+const sweeps = data.runs.filter((run) => run.sweep);
+const single = sweeps.length === 1;  // then series have colours of their own
 const layerRows = rows('layers');
 const routing = rows('routing');
 const folding = rows('folding');
@@ -10,8 +10,8 @@ const replacements = rows('replacements');
 const COST = symlog(1);  // percent
 const NATS = symlog(0.01);
 const ofRun = (list, run) => list.filter((r) => r.run === run.label);
-const byLayer = () => {
-  const layers = layerRows.map((r) => r.layer);
+const byLayer = (list) => {
+  const layers = (list || layerRows).map((r) => r.layer);
   return {title: 'layer', byLayer: true, min: Math.min(...layers) - 0.5, max: Math.max(...layers) + 0.5};
 };
 const point = (x, figure, note) => ({x, y: figure.v, lo: figure.lo, hi: figure.hi, note});
@@ -26,7 +26,7 @@ function bounds(list, low, high, step) {
 
 // Sections about one run at a time share a selector of the run.
 function perRun(parent, list, draw) {
-  const having = sweeps.filter((run) => ofRun(list, run).length > 0);
+  const having = data.runs.filter((run) => ofRun(list, run).length > 0);
   let current = having[0];
   const update = (run) => { current = run; draw(run); };
   if (having.length > 1) {
@@ -44,31 +44,28 @@ function lazily(make, parent) {
 
 function head() {
   const main = document.getElementById('main');
-  const title = el('h1', {}, single ? data.runs[0].label : 'Comparison of ' + data.runs.length + ' runs');
+  const alone = data.runs.length === 1;
+  const title = el('h1', {}, alone ? data.runs[0].label : 'Comparison of ' + data.runs.length + ' results');
   main.append(title);
   for (const run of data.runs) {
-    const badge = run.extent
-      ? el('span', {class: 'badge' + (run.complete ? '' : ' partial')}, run.extent) : null;
-    if (single) {
-      if (badge) title.append(' ', badge);
-    } else {
-      main.append(el('h3', {}, run.label, ' ', badge));
-    }
-    if (run.summary.length) main.append(el('p', {}, run.summary.join(' ')));
+    const badge = el('span', {class: 'badge' + (run.complete ? '' : ' partial')}, run.extent);
+    if (alone) title.append(' ', badge); else main.append(el('h3', {}, run.label, ' ', badge));
+    main.append(el('p', {}, run.summary.join(' ')));
   }
   data.cautions.forEach((text) => main.append(el('p', {class: 'caution', role: 'note'}, text)));
-  if (single && sweeps.length) main.append(facts(sweeps[0]));
+  if (alone && single) main.append(facts(sweeps[0]));
   if (data.tables.some((t) => t.id === 'runs')) {
     const table = data.tables.find((t) => t.id === 'runs');
-    const shown = table.columns.map((c, i) => i).slice(1);
+    const shown = table.columns.map((c, i) => i).slice(1)
+      .filter((i) => table.rows.some((row) => row[i] !== '' && row[i] !== null));
     const cell = (i, value) => (Array.isArray(value)
       ? interval({v: value[0], lo: value[1], hi: value[2]}, (v) => number(v, table.columns[i].digits))
       : typeof value === 'number' ? number(value, table.columns[i].digits)
-      : ['command', 'model_sha256', 'text_sha256', 'text', 'model'].includes(table.columns[i].key)
+      : ['command', 'model_sha256', 'text_sha256', 'text', 'second_text', 'model'].includes(table.columns[i].key)
         ? el('code', {}, value || '') : value || '');
     main.append(el('details', {}, el('summary', {}, 'How this was measured'),
       el('div', {class: 'scroll'}, el('table', {class: 'facts-table'},
-        single ? null : el('thead', {}, el('tr', {}, el('th'), ...table.rows.map((r) => el('th', {scope: 'col'}, r[0])))),
+        alone ? null : el('thead', {}, el('tr', {}, el('th'), ...table.rows.map((r) => el('th', {scope: 'col'}, r[0])))),
         el('tbody', {}, ...shown.map((i) => el('tr', {}, el('th', {scope: 'row'}, table.columns[i].title),
           ...table.rows.map((r) => el('td', {}, cell(i, r[i]))))))))));
   }
@@ -76,7 +73,7 @@ function head() {
 
 // A run in four figures.
 function facts(run) {
-  const r = rows('runs')[0];
+  const r = rows('runs').find((x) => x.run === run.label);
   const layers = ofRun(layerRows, run);
   const cheapest = layers.reduce((a, b) => (b.delta_ppl_pct.v < a.delta_ppl_pct.v ? b : a));
   const fine = (v) => v === 'free' || v === 'better';
@@ -355,12 +352,14 @@ function theme() {
 
 theme();
 document.getElementById('version').textContent = data.halflin;
+if (!layerRows.length) state.layer = (rows('probes')[0] || {layer: null}).layer;
 if (layerRows.length) {
   const first = rows('layers').reduce((a, b) => (b.delta_ppl_pct.v < a.delta_ppl_pct.v ? b : a));
   state.layer = first.layer;
 }
 head();
 if (layerRows.length) {
+  // The order of the page.
   costSection();
   tokenSection();
   verdictSection();
@@ -368,6 +367,7 @@ if (layerRows.length) {
   deltaSection();
   fitSection();
 }
+analysisSections();
 state.on((key) => { if (key === 'layer') drawn.forEach((chart) => chart.mark()); });
 // For tests: when the page could be used, in milliseconds from the start of its navigation.
 document.documentElement.dataset.after = performance.now();
