@@ -37,7 +37,7 @@ std::shared_ptr<Tokenizer> find_tokenizer(const ReportRun& run, const Options& o
   try {
     const Checkpoint checkpoint = read_checkpoint(name);
     const std::string sha256 = sha256_files(checkpoint.file);
-    if (sha256 == model.at("sha256")) {
+    if (sha256 == model.at("sha256").get<std::string>()) {
       return std::make_shared<Tokenizer>(read_tokenizer(checkpoint));
     }
     reason = fmt::format("{}: its model has the sha256 {}, {} has {}", run.directory.string(),
