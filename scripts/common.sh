@@ -2,7 +2,8 @@
 
 # What the library and the program are built from.
 readonly build_packages=(cmake ninja-build g++ pkg-config libdnnl-dev libhwy-dev libeigen3-dev libpcre2-dev
-  libutf8proc-dev nlohmann-json3-dev libcli11-dev libfmt-dev libssl-dev)
+  libutf8proc-dev nlohmann-json3-dev libcli11-dev libfmt-dev libssl-dev
+  libjs-chart.js)
 # What scripts/get-smollm2.sh needs.
 readonly fetch_packages=(ca-certificates python3 python3-pip)
 # What the tests and checks need besides.
