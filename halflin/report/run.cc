@@ -121,7 +121,8 @@ void label_runs(std::vector<ReportRun>& runs) {
   const auto append_where_shared = [&](const std::function<std::string(const ReportRun&)>& part) {
     std::map<std::string, std::vector<ReportRun*>> sharing;
     for (ReportRun& run : runs) sharing[run.label].push_back(&run);
-    for (auto& [label, same] : sharing) {
+    for (const auto& entry : sharing) {
+      const std::vector<ReportRun*>& same = entry.second;
       const bool differ = std::any_of(same.begin(), same.end(), [&](const ReportRun* run) {
         return part(*run) != part(*same.front());
       });
