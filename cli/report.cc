@@ -1,4 +1,6 @@
 // halflin report: sweeps and analyses as a page, Markdown or CSV.
+#include <fmt/ranges.h>
+
 #include <filesystem>
 #include <memory>
 
@@ -75,7 +77,7 @@ std::vector<TokenBytes> tokenizers(std::span<const ReportRun> runs, const Option
   return out;
 }
 
-void run(const Options& options) {
+void write_report(const Options& options) {
   const std::vector<fs::path> directories(options.directories.begin(), options.directories.end());
   const std::vector<ReportRun> runs = read_runs(directories);
   std::vector<Table> tables = sweep_tables(runs);
@@ -112,6 +114,16 @@ void run(const Options& options) {
       fmt::print("{}  {:.2f} MB\n", file.at("path").get<std::string>(),
                  file.at("bytes").get<double>() / 1e6);
     }
+  }
+}
+
+void run(const Options& options) {
+  try {
+    write_report(options);
+  } catch (const nlohmann::json::exception& error) {
+    // Of the right schema, yet without a key or with a value of another type.
+    fail("{}: no result as halflin writes it: {}", fmt::join(options.directories, ", "),
+         error.what());
   }
 }
 

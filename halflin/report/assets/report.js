@@ -189,7 +189,7 @@ function fitSection() {
     const draw = lazily(pointChart, holder);
     const chart = (chosen) => {
       const list = ofRun(folding, chosen);
-      draw({label: 'Cost of neuron folding by layer', small: true, x: byLayer(),
+      draw({label: 'Cost of neuron folding by layer', small: true, x: byLayer(list),
         series: unique(list.map((r) => r.keep)).map((keep, i) => ({name: `${number(keep, 0)} % of neurons kept`, color: colorName(i),
           points: list.filter((r) => r.keep === keep).map((r) => point(r.layer, r.delta_ppl_pct, `${number(r.flops_pct, 0)} % of the FLOPs`))})),
         y: {title: 'ΔPPL, %', scale: COST, refs: [0], format: (v, tick) => (tick ? number(v, Math.abs(v) < 1 && v ? 1 : 0, true) : percent(v))}});
@@ -251,7 +251,7 @@ function routingSection() {
     rightTools.replaceChildren(choice('Threshold', shares.map((x) => [x, x === 'own' ? 'each gate’s own' : `for ${x} linear`]), share,
       (value) => { share = value; draw(current); }));
     rightTitle.textContent = 'The same by layer';
-    rightChart({label: `Cost by layer, threshold ${share}`, x: byLayer(),
+    rightChart({label: `Cost by layer, threshold ${share}`, x: byLayer(list),
       series: routers.map((router) => ({name: router, ...routerStyle(router, routers), whisker: 1, whiskerAlpha: 0.3,
         points: list.filter((r) => r.router === router && r.at === share)
           .map((r) => point(r.layer, r.delta_ppl_pct, `${number(r.pct_linear.v, 0)} % linear`))})).filter((x) => x.points.length),
@@ -268,7 +268,7 @@ function routingSection() {
     const aucRun = perRun(s, aucs, (chosen) => {
       const list = ofRun(aucs, chosen);
       const routers = unique(list.map((r) => r.router));
-      chart({label: 'AUC of the gates by layer', small: true, x: byLayer(),
+      chart({label: 'AUC of the gates by layer', small: true, x: byLayer(list),
         series: routers.map((router) => ({name: router, ...routerStyle(router, routers), line: true,
           points: list.filter((r) => r.router === router).map((r) => point(r.layer, r.auc))})),
         y: {title: 'AUC', ...bounds(list.map((r) => r.auc), 0.45, 0.65, 0.05), refs: [0.5], format: (v, tick) => number(v, tick ? 2 : 3)}});
@@ -291,7 +291,7 @@ function deltaSection() {
   const chart = lazily(pointChart, holder);
   const run = perRun(s, quantiles, (chosen) => {
     const list = ofRun(quantiles, chosen);
-    chart({label: 'Quantiles of δ by layer', x: {...byLayer(), together: true},
+    chart({label: 'Quantiles of δ by layer', x: {...byLayer(list), together: true},
       series: [
         {name: '5 to 95 %', color: colorName(0), line: false, whisker: 2, whiskerAlpha: 0.45, radius: 0, point: 'circle',
           points: list.map((r) => ({x: r.layer, y: r.p50, lo: r.p5, hi: r.p95, note: '5 to 95 %'}))},
