@@ -23,12 +23,12 @@ constexpr int kAnalysisSchema = 1;
 json read_result(const fs::path& path, const std::string& kind, int schema) {
   json result = parse_json(read_file(path), path.string());
   const json* found_kind = find_member(result, "kind");
-  if (found_kind == nullptr || *found_kind != kind) {
+  if (found_kind == nullptr || *found_kind != json(kind)) {
     fail("{}: expected a result of kind \"{}\", found {}", path.string(), kind,
          found_kind == nullptr ? "no kind" : found_kind->dump());
   }
   const json* found_schema = find_member(result, "schema");
-  if (found_schema == nullptr || *found_schema != schema) {
+  if (found_schema == nullptr || *found_schema != json(schema)) {
     fail("{}: expected schema {}, found {}", path.string(), schema,
          found_schema == nullptr ? "none" : found_schema->dump());
   }

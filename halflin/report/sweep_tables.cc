@@ -454,7 +454,7 @@ std::vector<std::string> cautions(std::span<const ReportRun> runs) {
       if (layer.contains("failed")) {
         out.push_back(fmt::format("{}: no analysis of layer {}: {}.", run.label,
                                   layer.at("layer").dump(), text(layer, "failed")));
-      } else if (layer.at("all_linear").value("too_few_windows", false)) {
+      } else if (run.has_sweep() && layer.at("all_linear").value("too_few_windows", false)) {
         out.push_back(fmt::format("{}: {:.0f} test sequences are too few for intervals.", run.label,
                                   number(r, "test_sequences")));
         break;

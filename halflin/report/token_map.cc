@@ -50,7 +50,8 @@ json gate_layers(const ReportRun& run, const std::string& name, size_t tokens) {
     json entry;  // null where the layer has no such gate
     const auto scores = run.tokens[i].scores.find(name);
     for (const json& gate : run.result.at("layers").at(i).at("gates")) {
-      if (gate.at("name") != name || scores == run.tokens[i].scores.end()) continue;
+      if (gate.at("name").get<std::string>() != name || scores == run.tokens[i].scores.end())
+        continue;
       const ScoreBytes packed = quantise_scores(std::span(scores->second).first(tokens),
                                                 gate.at("threshold").get<double>());
       entry = {{"bytes", base64(std::as_bytes(std::span(packed.bytes)))},

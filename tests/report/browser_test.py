@@ -42,6 +42,10 @@ def sweep(folder):
                   "--fit-tokens", 1280, "--train-tokens", 1280, "--calibration-tokens", 640,
                   "--eval-tokens", 2560, "--controls", "--fold", "0,0.5", "--bootstrap", 200,
                   "--quiet", "--out", folder / "sweep"))
+    (folder / "second.txt").write_text(TEXT[::-1] * 60, encoding="utf-8")
+    check(halflin("analyze", folder / "model", "--text", folder / "text.txt", "--second-text",
+                  folder / "second.txt", "--window", 64, "--tokens", 2560, "--fit-tokens", 1280,
+                  "--bootstrap", 200, "--quiet", "--out", folder / "analysis"))
 
 
 def enlarge(source, target):
@@ -188,6 +192,19 @@ class PageTest(unittest.TestCase):
         self.shot("phone")
         browser.run("document.getElementById('tokens').scrollIntoView({behavior: 'instant'})")
         self.shot("phone-tokens")
+
+    def test_analysis(self):
+        self.open(self.path / "analysis")
+        self.assertEqual(self.browser.run(
+            "return [...document.querySelectorAll('section')].map((s) => s.id)"),
+            ["statements", "context", "lists", "clusters", "extremes"])
+        self.assertGreater(self.browser.run(
+            "return document.querySelectorAll('.statements li').length"), 10)
+        self.assertGreater(self.browser.run("return document.querySelectorAll('mark').length"), 10)
+        self.assertIsNone(self.browser.run("return window.hacked ?? null"))
+        self.shot("analysis")
+        self.open(self.path / "sweep", self.path / "analysis")
+        self.assertEqual(self.text("h1"), "Comparison of 2 results")
 
     def test_large(self):
         big = self.path / "big"

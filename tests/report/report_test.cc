@@ -6,6 +6,7 @@
 
 #include "halflin/base/dtype.h"
 #include "halflin/io/tensor_file.h"
+#include "halflin/report/analysis_tables.h"
 #include "halflin/report/encode.h"
 #include "halflin/report/page.h"
 #include "halflin/report/run.h"
@@ -77,7 +78,8 @@ TEST(ReportEncode, NothingInJsonCanEndTheScript) {
   EXPECT_EQ(text.find_first_of("<>&"), std::string::npos);
   for (const char c : text) EXPECT_TRUE(c >= 0x20 && c < 0x7f);
   const json back = json::parse(text);
-  EXPECT_EQ(back.begin().value(), "</script><!--<script>&amp;\u2028\u2029\ufffd\"\\");
+  EXPECT_EQ(back.begin().value().get<std::string>(),
+            "</script><!--<script>&amp;\u2028\u2029\ufffd\"\\");
   EXPECT_EQ(escape_html("<a href=\"x\">&"), "&lt;a href=&quot;x&quot;&gt;&amp;");
 }
 
@@ -234,12 +236,12 @@ TEST(ReportRun, APartialSweepIsShownAsSuch) {
   EXPECT_CONTAINS(text, "/t/&lt;wiki>.raw");
   const json map = token_map(runs[0], 4, {});
   EXPECT_EQ(map.at("pieces"), json({" 5", " 6", " 7"}));
-  EXPECT_EQ(map.at("known"), false);
+  EXPECT_FALSE(map.at("known").get<bool>());
   EXPECT_TRUE(map.at("delta").at(1).is_null());
   EXPECT_TRUE(map.at("gates").at(0).at("layers").at(1).is_null());
   // Cut to whole sequences, one at least.
-  EXPECT_EQ(token_map(runs[0], 3, {}).at("tokens"), 2);
-  EXPECT_EQ(token_map(runs[0], 1, {}).at("tokens"), 2);
+  EXPECT_EQ(token_map(runs[0], 3, {}).at("tokens").get<size_t>(), 2u);
+  EXPECT_EQ(token_map(runs[0], 1, {}).at("tokens").get<size_t>(), 2u);
 }
 
 TEST(ReportRun, ThePageHoldsWhatItIsGivenAsText) {
@@ -273,6 +275,47 @@ TEST(ReportRun, RunsAreToldApart) {
   EXPECT_CONTAINS(all, "different models");
   EXPECT_CONTAINS(all, "different texts");
   EXPECT_CONTAINS(error_of([&] { read_runs(std::vector{a.path, a.path}); }), "twice");
+}
+
+TEST(ReportRun, AnAnalysisGivesItsTables) {
+  const auto value = [](double v) {
+    return json{{"value", v}, {"ci_lo", v - 0.1}, {"ci_hi", v + 0.1}};
+  };
+  json analysis = sweep_result();
+  analysis["kind"] = "analysis";
+  analysis["second_text"] = {{"path", "/t/b.txt"}, {"sha256", "ee"}};
+  analysis["statements"] = {
+      {{"statement", "it is so"},
+       {"verdict", "holds"},
+       {"value", 0.5},
+       {"ci_lo", 0.4},
+       {"ci_hi", nullptr},
+       {"layers", 1},
+       {"layers_hold", 1},
+       {"layers_fail", 0},
+       {"published", "0.4"},
+       {"measured", "m"},
+       {"rule", "r"},
+       {"note", "n"}},
+      {{"statement", "it is not"}, {"verdict", "undecided"}, {"value", nullptr}}};
+  json few = value(0.9);
+  few["too_few"] = 3;
+  analysis["layers"] = {{{"layer", 0},
+                         {"gates", {{"auc", {{"whole", value(0.6)}, {"raw_token", few}}}}},
+                         {"explained", {{"both", value(0.02)}}}},
+                        {{"layer", 1}, {"failed", "2 loss differences are not finite"}}};
+  TemporaryFolder folder;
+  folder.write("analysis.json", analysis.dump());
+  const std::vector<ReportRun> runs = read_runs(std::vector{folder.path});
+  const std::vector<Table> tables = analysis_tables(runs);
+  ASSERT_EQ(tables.size(), 3u);  // what the analysis does not have leaves no table
+  EXPECT_EQ(tables[0].id, "statements");
+  EXPECT_EQ(tables[1].id, "probes");
+  EXPECT_EQ(format_cell(tables[1].rows.at(0).at(3), tables[1].columns[3]), "too few (3)");
+  EXPECT_EQ(std::get<std::string>(tables[1].rows.at(0).at(2)), "raw token");
+  EXPECT_EQ(format_cell(tables[2].rows.at(0).at(3), tables[2].columns[3]), "+2.00 [-8.00, +12.00]");
+  EXPECT_CONTAINS(summary(runs[0]).at(0), "1 hold on this text, 0 do not, and 1 are undecided");
+  EXPECT_CONTAINS(cautions(runs).at(1), "not finite");
 }
 
 TEST(ReportRun, BadInputIsNamed) {
