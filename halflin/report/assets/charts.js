@@ -126,6 +126,7 @@ function pointChart(parent, first) {
         pointHitRadius: 6,
         whisker: s.whisker === undefined ? 1.5 : s.whisker,
         whiskerAlpha: s.whiskerAlpha,
+        bare: s.radius === 0,
         hidden: hidden.has(s.name) ? hidden.get(s.name) : Boolean(s.hidden),
       };
     });
@@ -233,7 +234,9 @@ function swatch(set) {
   }[set.pointStyle];
   const line = set.showLine
     ? `<path d="M1 7h24" stroke="${c}" stroke-width="1.75" stroke-dasharray="${set.borderDash.join(' ')}"/>` : '';
-  return `<svg width="26" height="14" aria-hidden="true">${line}${shape}</svg>`;
+  const bar = set.showLine || !set.whisker ? ''
+    : `<path d="M13 1v12" stroke="${c}" stroke-width="${set.whisker}" opacity="${set.whiskerAlpha || 0.55}"/>`;
+  return `<svg width="26" height="14" aria-hidden="true">${line}${bar}${set.bare ? '' : shape}</svg>`;
 }
 
 // Bars over a linear axis: [{x, y, color}].

@@ -64,7 +64,7 @@ function head() {
       : ['command', 'model_sha256', 'text_sha256', 'text', 'second_text', 'model'].includes(table.columns[i].key)
         ? el('code', {}, value || '') : value || '');
     main.append(el('details', {}, el('summary', {}, 'How this was measured'),
-      el('div', {class: 'scroll'}, el('table', {class: 'facts-table'},
+      el('div', {class: 'scroll whole'}, el('table', {class: 'facts-table'},
         alone ? null : el('thead', {}, el('tr', {}, el('th'), ...table.rows.map((r) => el('th', {scope: 'col'}, r[0])))),
         el('tbody', {}, ...shown.map((i) => el('tr', {}, el('th', {scope: 'row'}, table.columns[i].title),
           ...table.rows.map((r) => el('td', {}, cell(i, r[i]))))))))));
