@@ -211,11 +211,16 @@ class PageTest(unittest.TestCase):
         enlarge(self.path / "sweep", big)
         page = self.open(big, self.path / "sweep")
         size = page.stat().st_size
-        seconds = self.browser.run("return Number(document.documentElement.dataset.after)") / 1000
-        print(f"50,000 tokens x 36 layers: {size / 1e6:.1f} MB, ready {seconds:.2f} s after opening")
+        seconds = []
+        for _ in range(3):  # the best of three, for other programs' sake
+            seconds.append(self.browser.run(
+                "return Number(document.documentElement.dataset.after)") / 1000)
+            self.browser.open(page.as_uri())
+            self.browser.wait("document.documentElement.dataset.ready === 'yes'")
+        print(f"50,000 tokens x 36 layers: {size / 1e6:.1f} MB, ready {min(seconds):.2f} s after "
+              "opening")
         self.assertLess(size, 30e6)
-        # 2 s on a quiet machine; a busy one may take twice that.
-        self.assertLess(seconds, 4)
+        self.assertLess(min(seconds), 2)
         self.browser.hover("#token-3")
         self.browser.wait("document.querySelectorAll('.inspector tbody tr').length === 36")
         self.shot("large")
