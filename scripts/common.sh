@@ -7,7 +7,7 @@ readonly build_packages=(cmake ninja-build g++ pkg-config libdnnl-dev libhwy-dev
 # What scripts/get-smollm2.sh needs.
 readonly fetch_packages=(ca-certificates python3 python3-pip)
 # What the tests and checks need besides.
-readonly test_packages=(libgtest-dev clang libclang-rt-dev clang-format clang-tidy)
+readonly test_packages=(libgtest-dev clang libclang-rt-dev clang-format clang-tidy chromium chromium-driver)
 
 if [[ -t 1 ]]; then bold=$'\e[1m' plain=$'\e[0m'; else bold='' plain=''; fi
 say() { printf '%s== %s%s\n' "$bold" "$*" "$plain"; }
