@@ -1,0 +1,146 @@
+// SmolLM2-135M on WikiText's test text, against figures that others computed: transformers'
+// perplexities, a reference implementation's surrogates and foldings, and what the paper's official
+// script printed. Skipped, in words, where the model or the text is not there.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "halflin/io/text.h"
+#include "halflin/io/tokenizer.h"
+#include "halflin/measure/perplexity.h"
+#include "halflin/measure/sweep.h"
+#include "halflin/measure/sweep_result.h"
+
+namespace halflin {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kTooSlow = true;
+#elif defined(__has_feature)
+constexpr bool kTooSlow = __has_feature(address_sanitizer);
+#else
+constexpr bool kTooSlow = false;
+#endif
+
+std::string model_path() {
+  if (const char* path = std::getenv("HALFLIN_SMOLLM2")) return path;
+  const char* cache = std::getenv("XDG_CACHE_HOME");
+  const char* home = std::getenv("HOME");
+  const std::filesystem::path base =
+      cache != nullptr ? std::filesystem::path(cache)
+                       : std::filesystem::path(home != nullptr ? home : "") / ".cache";
+  return (base / "halflin" / "SmolLM2-135M-Instruct.Q4_1.gguf").string();
+}
+
+class SmolLm2 : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (kTooSlow) GTEST_SKIP() << "too slow under a sanitizer";
+    if (!std::filesystem::exists(model_path())) {
+      GTEST_SKIP() << "no SmolLM2 at " << model_path() << ": run scripts/get-smollm2.sh";
+    }
+    const std::string path = HALFLIN_SHARED "/data/wikitext/wiki.test.raw";
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no WikiText test text at " << path;
+    text_ = read_text(path).bytes;
+  }
+
+  Model load(Precision precision) {
+    return load_model(pool_, read_checkpoint(model_path()), precision, 512);
+  }
+  Tokenizer tokenizer() {
+    return Tokenizer::from_gguf(open_gguf(model_path()).metadata, model_path());
+  }
+  Windows windows() { return Windows(tokenizer().encode(text_), 512, std::nullopt); }
+
+  double perplexity(const Model& model, const Windows& windows, size_t begin, size_t end) {
+    std::vector<Batch> batches;
+    for (size_t w = begin; w < end; ++w) batches.push_back(windows.batch(w));
+    Progress progress("", 1, true);
+    const auto losses = batch_losses(pool_, model, batches, {}, progress);
+    LossSum sum;
+    for (size_t b = 0; b < batches.size(); ++b) sum.add(losses[b], batches[b].offsets);
+    return sum.perplexity();
+  }
+
+  // The layers of the result file.
+  nlohmann::json run(const Splits& splits, const SweepOptions& options, double* baseline_ppl) {
+    const Model model = load(Precision::kF32);
+    const SweepBaseline* baseline = nullptr;
+    nlohmann::json layers = nlohmann::json::array();
+    const std::atomic<bool> stop{false};
+    sweep(
+        pool_, model, splits, options, [](size_t) { return false; },
+        [&](const SweepBaseline& ready) {
+          baseline = &ready;
+          *baseline_ppl = baseline_json(ready, options)["baseline_ppl"];
+        },
+        [&](const LayerResult& layer) { layers.push_back(layer_json(layer, *baseline, options)); },
+        stop, /*quiet=*/true);
+    return layers;
+  }
+
+  ThreadPool pool_{available_threads()};
+  std::string text_;
+};
+
+TEST_F(SmolLm2, PerplexityEqualsTransformers) {
+  const Windows all = windows();
+  const Model f32 = load(Precision::kF32);
+  EXPECT_NEAR(perplexity(f32, all, 90, 106), 30.0308, 0.003);
+  EXPECT_NEAR(perplexity(f32, all, 90, 122), 32.3981, 0.003);
+  const Model bf16 = load(Precision::kBF16);
+  EXPECT_NEAR(perplexity(bf16, all, 90, 106), 30.0308, 0.005 * 30.0308);
+}
+
+TEST_F(SmolLm2, SurrogatesAndFoldingEqualTheReference) {
+  SplitSizes sizes;
+  sizes.fit_windows = "0:30";
+  sizes.eval_windows = "90:102";
+  sizes.needs_gates = false;
+  SweepOptions options;
+  options.layers = {4, 8, 12};
+  options.ridge = 1;
+  options.fold = {0.25, 0.5};
+  double baseline = 0;
+  const nlohmann::json layers = run(make_window_splits(windows(), sizes), options, &baseline);
+  EXPECT_NEAR(baseline, 30.3423, 0.003);
+  const double all_linear[] = {5.73, 9.10, 5.81};
+  const double fold_quarter[] = {2.36, 4.36, 3.13};
+  const double fold_half[] = {0.87, 2.38, 1.97};
+  for (size_t i = 0; i < 3; ++i) {
+    SCOPED_TRACE(options.layers[i]);
+    EXPECT_NEAR(layers[i]["all_linear"]["delta_ppl_pct"], all_linear[i], 0.05);
+    EXPECT_NEAR(layers[i]["folds"][0]["delta_ppl_pct"], fold_quarter[i], 0.1);
+    EXPECT_NEAR(layers[i]["folds"][1]["delta_ppl_pct"], fold_half[i], 0.1);
+  }
+}
+
+TEST_F(SmolLm2, PaperProtocolEqualsTheOfficialScript) {
+  SweepOptions options;
+  options.layers = {15};
+  options.gates = {"linear", "b1", "b3", "b6"};
+  double baseline = 0;
+  const nlohmann::json layers =
+      run(make_paper_splits(tokenizer(), text_, 8192, {}), options, &baseline);
+  EXPECT_NEAR(baseline, 45.03, 0.01);
+  const nlohmann::json& layer = layers[0];
+  EXPECT_NEAR(layer["all_linear"]["ppl"], 46.23, 0.01);
+  EXPECT_NEAR(layer["all_linear"]["delta_ppl_pct"], 2.65, 0.05);
+  const double delta_ppl[] = {1.17, 1.85, 0.81, 0.53};
+  const double linear[] = {62.6, 77.4, 61.1, 51.8};
+  for (size_t g = 0; g < 4; ++g) {
+    SCOPED_TRACE(options.gates[g]);
+    EXPECT_NEAR(layer["gates"][g]["delta_ppl_pct"], delta_ppl[g], 0.05);
+    EXPECT_NEAR(layer["gates"][g]["pct_linear"], linear[g], 1.0);
+  }
+  const nlohmann::json& delta = layer["delta"]["train"];
+  EXPECT_EQ(delta["tokens"], 25000);
+  EXPECT_NEAR(delta["median"], 0.0178, 0.0001);
+  EXPECT_NEAR(delta["mean"], 0.0482, 0.0001);
+  EXPECT_NEAR(delta["sd"], 0.4236, 0.0005);
+  EXPECT_NEAR(delta["pct_beneficial"], 42.4, 0.1);
+}
+
+}  // namespace
+}  // namespace halflin
