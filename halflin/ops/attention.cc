@@ -6,10 +6,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halflin/ops/attention.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
-#include <hwy/contrib/math/math-inl.h>
 
 #include "halflin/ops/bf16-inl.h"
 #include "halflin/ops/multiply-inl.h"
+#include "halflin/ops/softmax-inl.h"
 
 // Query rows that share one pass over the keys: their scores stay in the L1 cache.
 #ifndef HALFLIN_ATTENTION_BLOCKS
@@ -41,28 +41,6 @@ struct AttentionTask {
 HWY_BEFORE_NAMESPACE();
 namespace halflin {
 namespace HWY_NAMESPACE {
-
-// Turns scores[0 .. n) into exp(scale * (score - max)), zeroing [n, padded); returns their sum.
-HWY_INLINE float softmax_row(float* HWY_RESTRICT scores, size_t n, size_t padded, float scale) {
-  const hn::ScalableTag<float> d;
-  const size_t lanes = hn::Lanes(d);
-  // Lanes past n hold -inf, so that whole vectors can be taken: exp gives them 0.
-  for (size_t i = n; i < padded; ++i) scores[i] = -INFINITY;
-  auto max = hn::Set(d, -INFINITY);
-  for (size_t i = 0; i < n; i += lanes) max = hn::Max(max, hn::LoadU(d, scores + i));
-  max = hn::MaxOfLanes(d, max);
-  const auto v_scale = hn::Set(d, scale);
-  const auto lowest = hn::Set(d, -80.f);  // exp(-80) is 0 beside the row's largest term, 1
-  auto sum = hn::Zero(d);
-  for (size_t i = 0; i < padded; i += lanes) {
-    const auto shifted = hn::Mul(hn::Sub(hn::LoadU(d, scores + i), max), v_scale);
-    const auto kept = hn::Exp(d, hn::Max(shifted, lowest));
-    const auto e = hn::IfThenElseZero(hn::Gt(shifted, lowest), kept);
-    sum = hn::Add(sum, e);
-    hn::StoreU(e, d, scores + i);
-  }
-  return hn::GetLane(hn::SumOfLanes(d, sum));
-}
 
 // `scratch` is [kQueryBlock, key_stride + value_stride].
 void attend_rows(const AttentionShape& shape, const AttentionTask& task, float* scratch,

@@ -26,4 +26,18 @@ struct AttentionScratch {
 void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> queries_keys_values,
             std::span<const size_t> offsets, AttentionScratch& scratch, MutableOperand out);
 
+// Buffers of attend_backward: memory is linear in the number of rows.
+struct AttentionGradientScratch {
+  Matrix<float> key_value;             // gradients of keys and values, of every query head apart
+  std::vector<Matrix<float>> workers;  // packed heads and one block of scores, one a worker
+};
+
+// The gradient of `attend`: from dout [T, heads * head_dim] to dqueries_keys_values, overwritten.
+// Scores are computed again, a block of query rows at a time; nothing of the forward pass but its
+// input is needed. The order of additions does not depend on the number of threads.
+void attend_backward(ThreadPool& pool, const AttentionShape& shape,
+                     MatView<const float> queries_keys_values, std::span<const size_t> offsets,
+                     MatView<const float> dout, AttentionGradientScratch& scratch,
+                     MatView<float> dqueries_keys_values);
+
 }  // namespace halflin

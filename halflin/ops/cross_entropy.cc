@@ -6,49 +6,15 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halflin/ops/cross_entropy.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
-#include <hwy/contrib/math/math-inl.h>
 
-#ifndef HALFLIN_RUNNING_SUM
-#define HALFLIN_RUNNING_SUM
-namespace halflin {
-// sum of exp(logit - max) over the logits seen so far.
-struct RunningSum {
-  float max = -INFINITY;
-  double sum = 0;
-};
-}  // namespace halflin
-#endif
+#include "halflin/ops/log_sum-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace halflin {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 void add_logits(MatView<const float> logits, RunningSum* rows) {
-  const hn::ScalableTag<float> d;
-  const size_t lanes = hn::Lanes(d);
-  const size_t whole = logits.cols / lanes * lanes;
-  for (size_t t = 0; t < logits.rows; ++t) {
-    const float* row = logits.row(t);
-    auto v_max = hn::Set(d, -INFINITY);
-    for (size_t i = 0; i < whole; i += lanes) v_max = hn::Max(v_max, hn::LoadU(d, row + i));
-    float max = hn::GetLane(hn::MaxOfLanes(d, v_max));
-    for (size_t i = whole; i < logits.cols; ++i) max = std::max(max, row[i]);
-    RunningSum& running = rows[t];
-    if (max > running.max) {
-      running.sum *= std::exp(static_cast<double>(running.max) - static_cast<double>(max));
-      running.max = max;
-    }
-    v_max = hn::Set(d, running.max);
-    const auto lowest = hn::Set(d, -80.f);
-    auto v_sum = hn::Zero(d);
-    for (size_t i = 0; i < whole; i += lanes) {
-      v_sum = hn::Add(v_sum, hn::Exp(d, hn::Max(hn::Sub(hn::LoadU(d, row + i), v_max), lowest)));
-    }
-    double sum = static_cast<double>(hn::GetLane(hn::SumOfLanes(d, v_sum)));
-    for (size_t i = whole; i < logits.cols; ++i) sum += std::exp(row[i] - running.max);
-    running.sum += sum;
-  }
+  for (size_t t = 0; t < logits.rows; ++t) add_row(logits.row(t), logits.cols, 1.f, rows[t]);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -1,10 +1,7 @@
 #include "halflin/ops/linear.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstring>
-#include <dnnl.hpp>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -12,42 +9,13 @@
 #include <unordered_map>
 
 #include "halflin/base/error.h"
+#include "halflin/ops/onednn.h"
 
 namespace halflin {
 
 namespace {
 
 using dnnl::memory;
-
-// Per thread: a oneDNN stream and scratch that primitives may use. oneDNN's own (OpenMP) threads are
-// turned off for this thread, since ThreadPool already runs one block a thread.
-struct ThreadState {
-  dnnl::stream stream;
-  Matrix<unsigned char> scratch;
-
-  explicit ThreadState(const dnnl::engine& engine) : stream(engine) {
-    // Looked up at run time: a oneDNN built without OpenMP has no such symbol and needs none.
-    using SetThreads = void (*)(int);
-    if (void* symbol = dlsym(RTLD_DEFAULT, "omp_set_num_threads")) {
-      reinterpret_cast<SetThreads>(symbol)(1);
-    }
-  }
-
-  void* scratch_of(size_t bytes) {
-    if (scratch.size() < bytes) scratch = Matrix<unsigned char>(1, bytes);
-    return scratch.data();
-  }
-};
-
-const dnnl::engine& cpu_engine() {
-  static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  return engine;
-}
-
-ThreadState& thread_state() {
-  thread_local ThreadState state(cpu_engine());
-  return state;
-}
 
 dnnl::algorithm algorithm_of(Activation activation) {
   switch (activation) {
@@ -63,19 +31,6 @@ dnnl::algorithm algorithm_of(Activation activation) {
       break;
   }
   fail("no activation to apply");
-}
-
-memory::data_type type_of(bool is_bf16) {
-  return is_bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
-memory::desc rows_desc(size_t rows, size_t cols, size_t stride, bool is_bf16) {
-  const auto dim = [](size_t n) { return static_cast<memory::dim>(n); };
-  return memory::desc({dim(rows), dim(cols)}, type_of(is_bf16), memory::dims{dim(stride), 1});
-}
-
-memory wrap(const memory::desc& desc, const void* data) {
-  return memory(desc, cpu_engine(), const_cast<void*>(data));
 }
 
 // What a compiled product depends on, weights apart.
@@ -173,7 +128,7 @@ struct Linear::State {
                       epilogue.accumulate,
                       epilogue.activation};
     const Plan& p = plan(key);
-    ThreadState& thread = thread_state();
+    OneDnnThread& thread = onednn_thread();
     std::unordered_map<int, memory> args{
         {DNNL_ARG_SRC, wrap(p.x, x.data)},
         {DNNL_ARG_WEIGHTS, wrap(packed_desc, packed.data())},
@@ -278,8 +233,8 @@ Linear::Linear(MatView<const float> weight, bool in_by_out, std::span<const floa
   const memory::desc plain({dim(s.in), dim(s.out)}, memory::data_type::f32, strides);
   memory from = wrap(plain, weight.data);
   memory to = wrap(s.packed_desc, s.packed.data());
-  dnnl::reorder(from, to).execute(thread_state().stream, from, to);
-  thread_state().stream.wait();
+  dnnl::reorder(from, to).execute(onednn_thread().stream, from, to);
+  onednn_thread().stream.wait();
 }
 
 size_t Linear::in() const { return state_->in; }

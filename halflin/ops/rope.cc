@@ -37,4 +37,23 @@ void rotate(const RopeTable& table, MatView<float> x, size_t heads, size_t head_
   }
 }
 
+void rotate_back(const RopeTable& table, MatView<float> dx, size_t heads, size_t head_dim,
+                 const size_t* positions) {
+  const size_t half = table.cos.cols();
+  for (size_t t = 0; t < dx.rows; ++t) {
+    const float* cos = table.cos.row(positions[t]);
+    const float* sin = table.sin.row(positions[t]);
+    for (size_t h = 0; h < heads; ++h) {
+      float* a = dx.row(t) + h * head_dim;
+      float* b = a + half;
+      for (size_t i = 0; i < half; ++i) {
+        const float left = a[i];
+        const float right = b[i];
+        a[i] = left * cos[i] + right * sin[i];
+        b[i] = right * cos[i] - left * sin[i];
+      }
+    }
+  }
+}
+
 }  // namespace halflin

@@ -10,7 +10,7 @@ namespace halflin {
 
 // Angles of one model: frequency i turns dimensions i and i + dims / 2 of a head.
 struct Rope {
-  size_t dims = 0;                 // leading dimensions of a head that turn; 0 = no rotary positions
+  size_t dims = 0;  // leading dimensions of a head that turn; 0 = no rotary positions
   std::vector<float> frequencies;  // [dims / 2], radians a position, context scaling included
   float scale = 1.f;               // factor on cos and sin (YaRN's attention factor)
 };
@@ -22,9 +22,13 @@ struct RopeTable {
 };
 RopeTable make_rope_table(const Rope& rope, size_t positions);
 
-// Turns `heads` heads of `head_dim` that lie side by side in each row of x [T, >= heads * head_dim].
-// Row t is at position positions[t].
+// Turns `heads` heads of `head_dim` that lie side by side in each row of x [T, >= heads *
+// head_dim]. Row t is at position positions[t].
 void rotate(const RopeTable& table, MatView<float> x, size_t heads, size_t head_dim,
             const size_t* positions);
+
+// The gradient of `rotate`, in place: turns dx (the gradient of the turned heads) back.
+void rotate_back(const RopeTable& table, MatView<float> dx, size_t heads, size_t head_dim,
+                 const size_t* positions);
 
 }  // namespace halflin

@@ -1,0 +1,35 @@
+// Weights between checkpoints and training: read from any checkpoint that the loader takes, written
+// back under Hugging Face's names and in its layout.
+#pragma once
+
+#include <filesystem>
+
+#include "halflin/model/model.h"
+#include "halflin/train/parameters.h"
+
+namespace halflin {
+
+// All weights frozen; see set_trainable. Throws Error naming file and tensor on NaN or Inf, and
+// where max_window exceeds the model's positions.
+TrainModel load_train_model(ThreadPool& pool, const Checkpoint& checkpoint, size_t max_window);
+
+// A tensor as the checkpoint stores it.
+struct StoredTensor {
+  std::string name;
+  std::vector<size_t> shape;
+  Matrix<float> values;
+};
+// The model's values, or its gradients (frozen ones left out), as `layout` stores them. Of an MLP's
+// place only the full MLP has a place in a checkpoint; where there is none, its tensors are left
+// out.
+std::vector<StoredTensor> stored_tensors(const TrainModel& model, const TensorLayout& layout,
+                                         bool gradients);
+
+// Writes model.safetensors (kF32 or kBF16) with the checkpoint's tensor names into `directory`, and
+// copies config.json (its "dtype" adjusted) and the tokenizer's files from where the checkpoint
+// came from. model.safetensors comes last and whole or not at all. Throws Error for a checkpoint
+// that is no Hugging Face directory.
+void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
+                      const std::filesystem::path& directory, DType dtype);
+
+}  // namespace halflin
