@@ -22,6 +22,24 @@ size_t parse_count(const std::string& text, const std::string& whole) {
   return value;
 }
 
+// Where two runs' headers differ first, as a JSON pointer. The command and the thread count change
+// no figure and may differ.
+std::optional<std::string> first_difference(const json& found, const json& header,
+                                            const std::string& at = "") {
+  for (const auto& [key, value] : header.items()) {
+    if (at.empty() && (key == "command" || key == "threads")) continue;
+    if (found.contains(key) && found.at(key) == value) continue;
+    const std::string place = at + "/" + key;
+    if (!found.contains(key) || !found.at(key).is_object() || !value.is_object()) return place;
+    return first_difference(found.at(key), value, place).value_or(place);
+  }
+  return std::nullopt;
+}
+
+std::string text_at(const json& header, const json::json_pointer& at) {
+  return header.contains(at) ? header.at(at).dump() : "nothing";
+}
+
 std::string layer_part(size_t layer) { return fmt::format("layers/{:03}", layer); }
 
 }  // namespace
@@ -79,14 +97,10 @@ RunStore::RunStore(std::filesystem::path directory, const json& header)
   const std::filesystem::path run = directory_ / "run.json";
   if (std::filesystem::exists(run)) {
     const json found = parse_json(read_file(run), run.string());
-    // The command and the thread count change no figure.
-    for (const auto& [key, value] : header.items()) {
-      if (key == "command" || key == "threads") continue;
-      if (!found.contains(key) || found.at(key) != value) {
-        fail("{}: holds another run: \"{}\" is {} there and {} here; choose another --out",
-             run.string(), key, found.contains(key) ? found.at(key).dump() : "nothing",
-             value.dump());
-      }
+    if (const auto place = first_difference(found, header)) {
+      const json::json_pointer at(*place);
+      fail("{}: holds another run: {} is {} there and {} here; choose another --out", run.string(),
+           place->substr(1), text_at(found, at), text_at(header, at));
     }
   } else {
     write_file_atomically(run, header.dump(2) + "\n");

@@ -38,7 +38,7 @@ class RunStore {
   using Columns = std::vector<std::pair<std::string, std::span<const float>>>;
 
   // Creates the directory, or opens one that holds a run with the same header. Throws Error where
-  // it cannot be written, or holds another run (naming the first key that differs).
+  // it cannot be written, or holds another run (naming the first setting that differs).
   RunStore(std::filesystem::path directory, const nlohmann::json& header);
 
   std::filesystem::path path(const std::string& file) const { return directory_ / file; }
