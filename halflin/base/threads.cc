@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "halflin/base/error.h"
+
 namespace halflin {
 
 namespace {
@@ -42,6 +44,15 @@ struct ThreadPool::State {
     inside_task = false;
   }
 
+  void join() {
+    {
+      const std::lock_guard lock(mutex);
+      stop = true;
+    }
+    wake.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
   void thread_main(int worker) {
     unsigned long seen = 0;
     std::unique_lock lock(mutex);
@@ -50,7 +61,7 @@ struct ThreadPool::State {
       if (stop) return;
       seen = loop;
       lock.unlock();
-      work(worker);
+      if (static_cast<size_t>(worker) < tasks) work(worker);  // buffers: min(size, tasks)
       lock.lock();
       if (--running == 0) done.notify_one();
     }
@@ -59,19 +70,18 @@ struct ThreadPool::State {
 
 ThreadPool::ThreadPool(int threads)
     : threads_(std::max(threads, 1)), state_(std::make_unique<State>()) {
-  for (int worker = 1; worker < threads_; ++worker) {
-    state_->threads.emplace_back([this, worker] { state_->thread_main(worker); });
+  try {
+    for (int worker = 1; worker < threads_; ++worker) {
+      state_->threads.emplace_back([this, worker] { state_->thread_main(worker); });
+    }
+  } catch (const std::exception& error) {
+    const size_t started = state_->threads.size() + 1;
+    state_->join();
+    fail("expected {} threads, could start {}: {}", threads_, started, error.what());
   }
 }
 
-ThreadPool::~ThreadPool() {
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->stop = true;
-  }
-  state_->wake.notify_all();
-  for (std::thread& thread : state_->threads) thread.join();
-}
+ThreadPool::~ThreadPool() { state_->join(); }
 
 void ThreadPool::parallel_for(size_t tasks, const std::function<void(size_t, int)>& body) {
   if (inside_task || threads_ == 1 || tasks <= 1) {
