@@ -42,6 +42,23 @@ int create_temporary(const fs::path& folder, const std::string& stem, fs::path& 
   }
 }
 
+void write_all(int fd, std::span<const std::byte> bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) fail("{}: cannot write: {}", path.string(), std::strerror(errno));
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+}
+
+// Where a link leads, so that the file it names is replaced and the link stays.
+fs::path behind_links(const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) return path;
+  const fs::path target = fs::canonical(path, error);
+  return error ? path : target;
+}
+
 }  // namespace
 
 std::string read_file(const fs::path& path) {
@@ -67,7 +84,8 @@ std::string read_file(const fs::path& path) {
 }
 
 AtomicFile::AtomicFile(const fs::path& path)
-    : path_(path), fd_(create_temporary(folder_of(path), path.filename().string(), temporary_)) {
+    : path_(behind_links(path)),
+      fd_(create_temporary(folder_of(path_), path_.filename().string(), temporary_)) {
   if (fd_ < 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
 }
 
@@ -76,14 +94,7 @@ AtomicFile::~AtomicFile() {
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
 }
 
-void AtomicFile::write(std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
-    bytes = bytes.subspan(static_cast<size_t>(written));
-  }
-}
+void AtomicFile::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
 
 void AtomicFile::write(std::string_view bytes) { write(std::as_bytes(std::span(bytes))); }
 
@@ -103,6 +114,14 @@ void AtomicFile::commit() {
 }
 
 void write_file_atomically(const fs::path& path, std::string_view contents) {
+  struct stat status = {};
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+    // /dev/stdout, /dev/null, a pipe: a rename would put a file in the device's place.
+    const Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+    if (file.fd < 0) fail("{}: cannot write: {}", path.string(), std::strerror(errno));
+    write_all(file.fd, std::as_bytes(std::span(contents)), path);
+    return;
+  }
   AtomicFile file(path);
   file.write(contents);
   file.commit();

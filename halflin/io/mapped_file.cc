@@ -13,7 +13,8 @@
 namespace halflin {
 
 MappedFile::MappedFile(const std::filesystem::path& path) : path_(path.string()) {
-  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  // O_NONBLOCK: a pipe in a file's place is refused below, not waited for.
+  const int fd = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("{}: cannot open: {}", path_, std::strerror(errno));
   struct stat status = {};
   void* address = MAP_FAILED;

@@ -25,6 +25,23 @@ TEST(File, WhatIsWrittenIsRead) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
 }
 
+TEST(File, LinksAndDevicesStayWhatTheyAre) {
+  const TemporaryFolder folder;
+  const fs::path link = folder.path / "link";
+  write_file_atomically(folder.path / "file", "old");
+  fs::create_symlink("file", link);
+  write_file_atomically(link, "new");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_EQ(read_file(folder.path / "file"), "new");
+
+  fs::remove(link);
+  fs::create_symlink("/dev/full", link);
+  EXPECT_CONTAINS(error_of([&] { write_file_atomically(link, "x"); }),
+                  "link: cannot write: No space left on device");
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::is_character_file("/dev/full"));
+}
+
 TEST(File, ReadsWhatHasNoSize) { EXPECT_GT(read_file("/proc/self/status").size(), 10u); }
 
 TEST(File, NamesWhatCannotBeReadOrWritten) {
