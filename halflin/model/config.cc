@@ -265,6 +265,15 @@ Architecture parse_gguf_config(const json& metadata, const std::string& file) {
   return architecture;
 }
 
+void add_prefix(TensorNames& names) {
+  for (std::string* name :
+       {&names.embedding, &names.positions, &names.final_norm, &names.attention_norm,
+        &names.mlp_norm, &names.qkv, &names.q, &names.k, &names.v, &names.attention_out,
+        &names.gate, &names.up, &names.down}) {
+    if (!name->empty()) *name = names.prefix + *name;
+  }
+}
+
 FlopCount flops_per_token(const Config& config, size_t window) {
   const double d = static_cast<double>(config.d_model);
   const AttentionShape& a = config.attention;

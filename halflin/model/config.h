@@ -73,6 +73,9 @@ Architecture parse_config(const nlohmann::json& config, const std::string& file)
 // From GGUF metadata ("general.architecture", ...).
 Architecture parse_gguf_config(const nlohmann::json& metadata, const std::string& file);
 
+// Puts names.prefix before every name but the head's.
+void add_prefix(TensorNames& names);
+
 // Multiply-adds are two FLOPs; attention at its average length in a window of `window` tokens.
 struct FlopCount {
   double attention = 0;  // projections and scores

@@ -70,15 +70,6 @@ class Inventory {
   size_t parameters_ = 0;
 };
 
-void add_prefix(TensorNames& names) {
-  for (std::string* name :
-       {&names.embedding, &names.positions, &names.final_norm, &names.attention_norm,
-        &names.mlp_norm, &names.qkv, &names.q, &names.k, &names.v, &names.attention_out,
-        &names.gate, &names.up, &names.down}) {
-    if (!name->empty()) *name = names.prefix + *name;
-  }
-}
-
 // Completes what only the tensors can tell, and checks everything else against them.
 void check_tensors(Checkpoint& checkpoint) {
   Config& config = checkpoint.architecture.config;
@@ -308,7 +299,16 @@ Checkpoint read_checkpoint(const std::string& model) {
   return checkpoint;
 }
 
+void check_window(const Checkpoint& checkpoint, size_t max_window) {
+  const size_t positions = checkpoint.architecture.config.max_positions;
+  if (max_window > positions) {
+    fail("{}: windows of {} tokens, but the model was made for {} positions", checkpoint.path,
+         max_window, positions);
+  }
+}
+
 Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, size_t max_window) {
+  check_window(checkpoint, max_window);
   Model model;
   model.config = std::move(checkpoint.architecture.config);
   model.layout = std::move(checkpoint.architecture.layout);
@@ -319,10 +319,6 @@ Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, s
   model.max_window = max_window;
   const Config& config = model.config;
   const TensorNames& names = model.layout.names;
-  if (max_window > config.max_positions) {
-    fail("{}: windows of {} tokens, but the model was made for {} positions", model.path,
-         max_window, config.max_positions);
-  }
   if (config.learned_positions) {
     model.positions = read_matrix(model.file, names.positions + ".weight");
   }

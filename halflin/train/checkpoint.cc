@@ -6,6 +6,7 @@
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
 #include "halflin/io/json.h"
+#include "halflin/train/hf_config.h"
 
 namespace halflin {
 
@@ -238,32 +239,21 @@ std::vector<StoredTensor> stored_tensors(const TrainModel& model, const TensorLa
   return stored;
 }
 
-void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
-                      const fs::path& directory, DType dtype) {
-  const ModelFiles files = find_model(checkpoint.path);
-  if (files.directory.empty()) {
-    fail("{}: a model can be saved only with the config.json of a Hugging Face directory",
-         checkpoint.path);
-  }
+namespace {
+
+void check_dtype(DType dtype) {
   if (dtype != DType::kF32 && dtype != DType::kBF16) fail("models are saved as F32 or BF16");
-  ensure_writable_directory(directory);
-  for (const auto& file : fs::directory_iterator(files.directory)) {
-    const std::string name = file.path().filename().string();
-    static const std::vector<std::string> kCopied = {
-        "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "vocab.json",
-        "merges.txt",     "generation_config.json", "chat_template.jinja",     "added_tokens.json"};
-    if (std::find(kCopied.begin(), kCopied.end(), name) == kCopied.end()) continue;
-    if (fs::exists(directory / name) && fs::equivalent(file.path(), directory / name)) continue;
-    write_file_atomically(directory / name, read_file(file.path()));
-  }
-  const std::string config_path = (files.directory / "config.json").string();
-  nlohmann::json config = parse_json(read_file(config_path), config_path);
+}
+
+void write_config(const fs::path& directory, nlohmann::json config, DType dtype) {
   const char* key = config.contains("torch_dtype") ? "torch_dtype" : "dtype";
   config[key] = dtype == DType::kF32 ? "float32" : "bfloat16";
   write_file_atomically(directory / "config.json", config.dump(2) + "\n");
+}
 
-  std::vector<StoredTensor> stored =
-      stored_tensors(model, checkpoint.architecture.layout, /*gradients=*/false);
+void write_weights(const TrainModel& model, const TensorLayout& layout, const fs::path& directory,
+                   DType dtype) {
+  std::vector<StoredTensor> stored = stored_tensors(model, layout, /*gradients=*/false);
   std::vector<TensorToWrite> tensors;
   for (StoredTensor& tensor : stored) {
     const std::span<float> values = tensor.values.span();
@@ -279,6 +269,40 @@ void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
     tensors.push_back({tensor.name, dtype, tensor.shape, bytes});
   }
   write_safetensors(directory / "model.safetensors", tensors, {{"format", "pt"}});
+}
+
+void copy_tokenizer(const fs::path& from, const fs::path& to) {
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+        "vocab.json", "merges.txt", "chat_template.jinja", "generation_config.json"}) {
+    if (!fs::exists(from / name)) continue;
+    if (fs::exists(to / name) && fs::equivalent(from / name, to / name)) continue;
+    write_file_atomically(to / name, read_file(from / name));
+  }
+}
+
+}  // namespace
+
+void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
+                      const fs::path& directory, DType dtype) {
+  const ModelFiles files = find_model(checkpoint.path);
+  if (files.directory.empty()) return save_new_model(model, directory, dtype);
+  check_dtype(dtype);
+  ensure_writable_directory(directory);
+  copy_tokenizer(files.directory, directory);
+  const std::string path = (files.directory / "config.json").string();
+  write_config(directory, parse_json(read_file(path), path), dtype);
+  write_weights(model, checkpoint.architecture.layout, directory, dtype);
+}
+
+void save_new_model(const TrainModel& model, const fs::path& directory, DType dtype) {
+  check_dtype(dtype);
+  const nlohmann::json config = hf_config(model);
+  TensorLayout layout = parse_config(config, (directory / "config.json").string()).layout;
+  add_prefix(layout.names);
+  ensure_writable_directory(directory);
+  write_config(directory, config, dtype);
+  write_weights(model, layout, directory, dtype);
 }
 
 }  // namespace halflin
