@@ -78,6 +78,7 @@ void analyze(ThreadPool& pool, const Model& model, const Tokenizer& tokenizer,
     rows = std::max(rows, most_rows(*samples));
   }
   std::vector<WalkWorker> workers;
+  workers.reserve(static_cast<size_t>(pool.size()));
   for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, rows);
   WalkContext walk{pool, model, workers, stop, progress};
 

@@ -93,6 +93,7 @@ TokenSurface token_surface(std::string_view bytes) {
 Matrix<float> surface_features(const Tokenizer& tokenizer, const AnalysisText& text,
                                const std::unordered_map<int32_t, size_t>& frequency) {
   std::vector<std::pair<size_t, int32_t>> order;  // falling frequency; of equals, the lower id
+  order.reserve(frequency.size());
   for (const auto& [id, count] : frequency) order.emplace_back(count, id);
   std::sort(order.begin(), order.end(), [](const auto& l, const auto& r) {
     return l.first != r.first ? l.first > r.first : l.second < r.second;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "halflin/base/random.h"
@@ -75,7 +76,7 @@ class Grower {
     std::iota(order.begin(), order.end(), 0);
     random_.shuffle(std::span(order));
     const auto tried = std::max<size_t>(
-        1, static_cast<size_t>(options_.features * static_cast<double>(order.size()) + 0.5));
+        1, static_cast<size_t>(std::lround(options_.features * static_cast<double>(order.size()))));
     double best = sum * sum / n * (1 + 1e-12);  // what a split must exceed: sum^2 / n of both sides
     size_t feature = 0, cut = 0;
     bool found = false;

@@ -74,6 +74,7 @@ json explained_json(const AnalysisContext& c, const LayerRows& a, MatView<const 
   const auto by_group = [&](const std::vector<int32_t>& ids, std::span<const double> values) {
     const GroupMeans means = fit_group_means(std::span(ids).subspan(0, split), values);
     std::vector<double> prediction;
+    prediction.reserve(text.test_rows());
     for (size_t t = split; t < ids.size(); ++t) prediction.push_back(means.predict(ids[t]));
     return std::pair(means, prediction);
   };
@@ -116,6 +117,7 @@ json explained_json(const AnalysisContext& c, const LayerRows& a, MatView<const 
     const Forest forest =
         fit_forest(c.pool, surface.row_range(0, split), target_train, {.seed = c.options.seed});
     std::vector<double> prediction;
+    prediction.reserve(text.test_rows());
     for (size_t t = split; t < y.size(); ++t) {
       prediction.push_back(forest.predict(surface.row_span(t)));
     }
@@ -127,6 +129,7 @@ json explained_json(const AnalysisContext& c, const LayerRows& a, MatView<const 
   std::sort(sorted.begin(), sorted.end());
   const double low = quantile(sorted, 0.01), high = quantile(sorted, 0.99);
   std::vector<double> clipped;
+  clipped.reserve(y.size());
   for (const double v : y) clipped.push_back(std::clamp(v, low, high));
   surface_r2(clipped, mean_of(std::span(clipped).subspan(0, split)), out["surface_clipped"]);
   return out;
@@ -218,6 +221,7 @@ json clusters_json(const AnalysisContext& c, const LayerRows& a, std::span<const
     count[found.assignment[t]] += 1;
   }
   std::vector<float> scores;
+  scores.reserve(assigned.size());
   for (const uint32_t cluster : assigned) {
     scores.push_back(static_cast<float>(count[cluster] > 0 ? ok[cluster] / count[cluster] : 0.5));
   }
@@ -333,7 +337,7 @@ json stability_json(const AnalysisContext& c, const LayerRows& a, const LayerRow
   };
   pair("halves", [&](size_t t) { return text_a.window[t] % 2 == 0; });
   pair("positions", [&](size_t t) {
-    return 2 * text_a.position[t] < text_a.samples[text_a.window[t]].batch.rows();
+    return size_t{2} * text_a.position[t] < text_a.samples[text_a.window[t]].batch.rows();
   });
   return out;
 }

@@ -47,6 +47,11 @@ AnalysisTexts make_analysis_texts(std::vector<int32_t> ids_a, std::vector<int32_
                                   size_t window, std::optional<int32_t> bos, size_t fit_tokens,
                                   size_t tokens) {
   if (fit_tokens == 0) throw UsageError("--fit-tokens 0: surrogates need at least 1 token");
+  constexpr size_t kMostTokens = size_t{1} << 48;  // no text has more, and no sum of two overflows
+  if (std::max(fit_tokens, tokens) > kMostTokens) {  // "-1" reads as 2^64 - 1
+    throw UsageError(fmt::format("--fit-tokens {} and --tokens {}: expected at most {}", fit_tokens,
+                                 tokens, kMostTokens));
+  }
   const size_t count = windows_for(tokens, window);
   if (count < 4) {
     throw UsageError(fmt::format("--tokens {}: at least four windows of {} are needed, {} tokens",

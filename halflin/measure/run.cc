@@ -6,6 +6,7 @@
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
 #include "halflin/io/json.h"
+#include "halflin/io/tokenizer.h"
 
 namespace halflin {
 
@@ -29,7 +30,7 @@ std::optional<std::string> first_difference(const json& found, const json& heade
   for (const auto& [key, value] : header.items()) {
     if (at.empty() && (key == "command" || key == "threads")) continue;
     if (found.contains(key) && found.at(key) == value) continue;
-    const std::string place = at + "/" + key;
+    const std::string place = fmt::format("{}/{}", at, key);
     if (!found.contains(key) || !found.at(key).is_object() || !value.is_object()) return place;
     return first_difference(found.at(key), value, place).value_or(place);
   }
@@ -75,6 +76,11 @@ json text_header(const Text& text) { return {{"path", text.path}, {"sha256", tex
 json run_header(int schema, const std::string& kind, const std::string& command, int threads,
                 const std::string& name, const Checkpoint& checkpoint, const Text& text) {
   const Config& config = checkpoint.architecture.config;
+  if (const size_t bad = find_invalid_utf8(command); bad != std::string::npos) {
+    fail("the command line: byte offset {}: expected UTF-8, which result files hold, found byte "
+         "0x{:02x}",
+         bad, static_cast<unsigned char>(command[bad]));
+  }
   json header;
   header["schema"] = schema;
   header["kind"] = kind;
@@ -103,6 +109,13 @@ RunStore::RunStore(std::filesystem::path directory, const json& header)
            place->substr(1), text_at(found, at), text_at(header, at));
     }
   } else {
+    // Without it nobody knows which run the layers are of.
+    std::error_code none;
+    const std::filesystem::directory_iterator layers(directory_ / "layers", none);
+    if (!none && layers != std::filesystem::directory_iterator()) {
+      fail("{}: expected in a directory that holds {}, found missing; choose another --out",
+           run.string(), layers->path().string());
+    }
     write_file_atomically(run, header.dump(2) + "\n");
   }
   ensure_writable_directory(directory_ / "layers");

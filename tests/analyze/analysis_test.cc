@@ -169,6 +169,7 @@ TEST(Parts, SumToTheMlpsInput) {
     Matrix<float> embedding(kWindow, model.config.d_model);
     embed(model, samples[0].batch, embedding.view());
     std::vector<WalkWorker> workers;
+    workers.reserve(2);
     for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, kWindow);
     Progress progress("", 1, true);
     const std::atomic<bool> stop = false;

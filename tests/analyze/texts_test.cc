@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 
 #include "halflin/base/error.h"
@@ -69,8 +70,11 @@ TEST(AnalysisTexts, RefuseWhatMeansNothing) {
             "--tokens 24: at least four windows of 8 are needed, 32 tokens");
   EXPECT_EQ(make(48, 48, 16, 32),
             "4 of 4 windows of text B (--second-text) are in text A too: they must be different");
-  EXPECT_THROW(make_analysis_texts(counting(0, 48), counting(0, 48), 8, std::nullopt, 0, 32),
-               UsageError);
+  for (const size_t fit_tokens : {size_t{0}, std::numeric_limits<size_t>::max()}) {
+    EXPECT_THROW(
+        make_analysis_texts(counting(0, 48), counting(0, 48), 8, std::nullopt, fit_tokens, 32),
+        UsageError);
+  }
 }
 
 }  // namespace
