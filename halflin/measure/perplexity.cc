@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halflin/base/error.h"
+
 namespace halflin {
 
 void LossSum::add(std::span<const float> losses, std::span<const size_t> offsets) {
@@ -38,6 +40,15 @@ std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& mode
     final_losses(pool, model, batch, residual, worker.workspace, losses[b]);
     progress.advance(static_cast<double>(batch.rows()));
   });
+  // Finite weights, too, may be so large that activations overflow.
+  for (size_t b = 0; b < losses.size(); ++b) {
+    for (size_t t = 0; t < losses[b].size(); ++t) {
+      if (!std::isfinite(losses[b][t])) {
+        fail("{}: batch {}, token {}: expected a finite loss, found {}", model.path, b, t,
+             losses[b][t]);
+      }
+    }
+  }
   return losses;
 }
 

@@ -19,6 +19,17 @@ struct Placement {
   std::optional<WindowRange> range;
 };
 
+// More than any text has, and few enough that their sum does not overflow ("-1" reads as 2^64 - 1).
+constexpr size_t kMostTokens = size_t{1} << 48;
+
+void check_tokens(const char* split, size_t tokens) {
+  if (tokens == 0) throw UsageError(fmt::format("the {} split needs at least 1 token", split));
+  if (tokens > kMostTokens) {
+    throw UsageError(fmt::format("the {} split: expected at most {} tokens, found {}", split,
+                                 kMostTokens, tokens));
+  }
+}
+
 bool overlap(const WindowRange& a, const WindowRange& b) {
   return a.begin < b.end && b.begin < a.end;
 }
@@ -73,7 +84,7 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
       p.range = parse_window_range(**p.given, windows.count(), windows.window());
       needed += p.range->count();
     } else {
-      if (p.tokens == 0) throw UsageError(fmt::format("the {} split needs at least 1 token", p.name));
+      check_tokens(p.name, p.tokens);
       needed += (p.tokens + windows.window() - 1) / windows.window();
     }
   }
@@ -123,6 +134,9 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
 
 Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size_t max_positions,
                          const SplitSizes& sizes) {
+  check_tokens("fit", sizes.fit_tokens);
+  if (sizes.needs_gates) check_tokens("train", sizes.train_tokens);
+  check_tokens("test", sizes.eval_tokens);
   std::vector<std::string_view> lines;
   for (size_t begin = 0; begin < text.size();) {
     const size_t newline = text.find('\n', begin);

@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <numeric>
 #include <set>
 
+#include "halflin/base/error.h"
 #include "tests/io/testing.h"
 
 namespace halflin {
@@ -91,6 +93,14 @@ TEST(WindowSplits, RefuseOverlapAndShortText) {
   sizes = {.fit_tokens = 1000, .train_tokens = 1000, .calibration_tokens = 16, .eval_tokens = 16};
   EXPECT_CONTAINS(error_of([&] { make_window_splits(windows, sizes); }),
                   "2048 tokens are needed (128 windows of 16), found 1600");
+  for (const size_t tokens : {size_t{0}, std::numeric_limits<size_t>::max()}) {
+    for (const auto size : {&SplitSizes::fit_tokens, &SplitSizes::train_tokens,
+                            &SplitSizes::calibration_tokens, &SplitSizes::eval_tokens}) {
+      sizes = {.fit_tokens = 16, .train_tokens = 16, .calibration_tokens = 16, .eval_tokens = 16};
+      sizes.*size = tokens;
+      EXPECT_THROW(make_window_splits(windows, sizes), UsageError) << tokens;
+    }
+  }
 }
 
 TEST(WindowSplits, WithoutGatesOnlyFitAndTest) {
