@@ -75,6 +75,7 @@ void save_tokens(const RunStore& store, const AnalysisTexts& texts) {
 }
 
 void run(Options& options) {
+  refuse_nan("--ridge", options.analysis.ridge);
   Checkpoint checkpoint = read_checkpoint(options.common.model);
   const Tokenizer tokenizer = read_tokenizer(checkpoint);
   AnalysisOptions& analysis = options.analysis;
@@ -86,6 +87,7 @@ void run(Options& options) {
   if (text.bytes == second.bytes) {
     fail("{} and {} are the same text: transfer needs two", text.path, second.path);
   }
+  check_window(checkpoint, options.text.window);  // before --out is taken for this run
   const AnalysisTexts texts = make_analysis_texts(
       tokenizer.encode(text.bytes), tokenizer.encode(second.bytes), options.text.window,
       bos_of(tokenizer, options.text.bos, options.common.model), options.fit_tokens,
@@ -178,7 +180,15 @@ void add_analyze(CLI::App& app, const std::string& command_line) {
       ->capture_default_str()
       ->check(CLI::IsMember({"bca", "percentile"}));
   options->command = command_line;
-  command->final_callback([options] { run(*options); });
+  command->final_callback([options] {
+    try {
+      run(*options);
+    } catch (const nlohmann::json::exception& error) {
+      // A file of an earlier run, without a key or with a value of another type.
+      fail("{}: no results as halflin writes them: {}; choose another --out", options->out,
+           error.what());
+    }
+  });
 }
 
 }  // namespace halflin::cli

@@ -30,6 +30,8 @@ struct TextOptions {
 };
 void add_text(CLI::App& command, TextOptions& text);
 
+// Throws UsageError where an option's value is NaN, which passes CLI11's checks of ranges.
+void refuse_nan(const char* option, double value);
 Precision parse_precision(const std::string& dtype);
 // The tokenizer beside or inside the checkpoint; its ids are checked against the embedding.
 Tokenizer read_tokenizer(const Checkpoint& checkpoint);

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/io/hub.h"
@@ -26,6 +28,10 @@ void add_text(CLI::App& command, TextOptions& text) {
   command.add_option("--dtype", text.dtype, "precision of matrix products")
       ->capture_default_str()
       ->check(CLI::IsMember({"f32", "bf16"}));
+}
+
+void refuse_nan(const char* option, double value) {
+  if (std::isnan(value)) throw UsageError(fmt::format("{}: expected a number, found nan", option));
 }
 
 Precision parse_precision(const std::string& dtype) {

@@ -64,7 +64,8 @@ std::vector<std::string> parse_gates(const std::string& text) {
   std::vector<std::string> gates;
   if (text == "none") return gates;
   for (const std::string& name : split(text, ',')) {
-    const bool bottleneck = name.size() > 1 && name.front() == 'b' &&
+    const bool bottleneck = name.size() > 1 && name.size() < 9 && name.front() == 'b' &&
+                            name[1] != '0' &&
                             name.find_first_not_of("0123456789", 1) == std::string::npos;
     if (name != "linear" && name != "harm" && !bottleneck) {
       throw UsageError(fmt::format(
@@ -86,6 +87,8 @@ void warn(const Options& options, const std::string& line) {
 void complete(Options& options) {
   const bool paper = options.protocol == "paper";
   SweepOptions& sweep = options.sweep;
+  refuse_nan("--ridge", sweep.ridge);
+  refuse_nan("--budget", sweep.budget_pct);
   sweep.gates = parse_gates(
       !options.gates.empty() ? options.gates : paper ? "linear,b1,b3,b6" : "linear,b1,b3,b6,harm");
   sweep.rates = sweep.gates.empty() ? std::vector<double>() : parse_shares(options.rates, "--rates");
@@ -155,6 +158,7 @@ void run(Options& options) {
          "and evaluation lines that overlap, no calibration");
     splits = make_paper_splits(tokenizer, text.bytes, config.max_positions, options.sizes);
   } else {
+    check_window(checkpoint, options.text.window);  // before --out is taken for this run
     const Windows windows(tokenizer.encode(text.bytes), options.text.window,
                           bos_of(tokenizer, options.text.bos, options.common.model));
     splits = make_window_splits(windows, options.sizes);
@@ -277,7 +281,15 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
       ->capture_default_str()
       ->check(CLI::IsMember({"bca", "percentile"}));
   options->command = command_line;
-  command->final_callback([options] { run(*options); });
+  command->final_callback([options] {
+    try {
+      run(*options);
+    } catch (const nlohmann::json::exception& error) {
+      // A file of an earlier run, without a key or with a value of another type.
+      fail("{}: no results as halflin writes them: {}; choose another --out", options->out,
+           error.what());
+    }
+  });
 }
 
 }  // namespace halflin::cli

@@ -47,6 +47,9 @@ struct Checkpoint {
 // `model` as find_model takes it. Errors name the file and the tensor.
 Checkpoint read_checkpoint(const std::string& model);
 
+// Throws Error where a sequence of max_window tokens exceeds the model's positions.
+void check_window(const Checkpoint& checkpoint, size_t max_window);
+
 // Reads and packs the weights; `max_window` is the longest sequence that will be passed. Throws Error
 // naming file and tensor on NaN or Inf, and where max_window exceeds the model's positions.
 Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, size_t max_window);

@@ -50,6 +50,9 @@ TEST(RunStore, KeepsLayersAndRefusesAnotherRun) {
   json more = header;
   more["second_text"] = "b";
   EXPECT_NE(refusal(directory, more).find("second_text is nothing there"), std::string::npos);
+  std::filesystem::remove(directory / "run.json");
+  EXPECT_NE(refusal(directory, header).find("run.json: expected in a directory that holds"),
+            std::string::npos);
   std::filesystem::remove_all(directory);
 }
 
