@@ -1,15 +1,36 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
+#include <iostream>
 #include <new>
+#include <system_error>
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/measure/sweep.h"
 
+namespace {
+
+// Paths may hold line feeds and escape sequences; a message is one line.
+std::string one_line(std::string_view message) {
+  std::string line;
+  for (const char c : message) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) {
+      line += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    } else {
+      line += c;
+    }
+  }
+  return line;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // writing beyond `ulimit -f` is then an error like a full disk
   CLI::App app{
       "halflin measures how much of a transformer's MLP nonlinearity is needed, layer by layer and "
       "token by token.",
@@ -32,9 +53,12 @@ int main(int argc, char** argv) {
     }
     return 0;
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;  // --help and --version are "errors" with status 0
+    if (app.exit(error) != 0) return 2;
+    if (std::cout.flush()) return 0;  // --help and --version are "errors" with status 0
+    fmt::print(stderr, "halflin: standard output could not be written\n");
+    return 1;
   } catch (const halflin::UsageError& error) {
-    fmt::print(stderr, "halflin: {}\n", error.what());
+    fmt::print(stderr, "halflin: {}\n", one_line(error.what()));
     return 2;
   } catch (const halflin::Interrupted&) {
     fmt::print(stderr, "\nhalflin: interrupted; the same command goes on from the layers finished\n");
@@ -42,8 +66,12 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "halflin: out of memory\n");
     return 1;
+  } catch (const std::system_error& error) {  // fmt's, which does not say what was written
+    fmt::print(stderr, "halflin: {}{}\n", std::ferror(stdout) != 0 ? "standard output: " : "",
+               one_line(error.what()));
+    return 1;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "halflin: {}\n", error.what());
+    fmt::print(stderr, "halflin: {}\n", one_line(error.what()));
     return 1;
   }
 }
