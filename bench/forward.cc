@@ -2,14 +2,14 @@
 // the rate oneDNN reaches on the very same matrices in the same run, alternating.
 //
 //   bench_forward MODEL [f32|bf16] [tokens] [threads] [repetitions]
+#include "halflin/model/forward.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <vector>
-
-#include "halflin/model/forward.h"
 
 namespace {
 

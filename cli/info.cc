@@ -76,14 +76,13 @@ void run(const Options& options) {
   row("model", options.common.model);
   row("family", config.family);
   row("layers", fmt::format("{}", config.layers));
-  row("width", fmt::format("{} residual stream, {} MLP neurons a layer", config.d_model,
-                           config.d_mlp));
-  row("attention",
-      fmt::format("{} heads of {}, {} key-value heads{}", config.attention.heads,
-                  config.attention.head_dim, config.attention.kv_heads,
-                  config.attention.window != 0
-                      ? fmt::format(", sliding window {}", config.attention.window)
-                      : ""));
+  row("width",
+      fmt::format("{} residual stream, {} MLP neurons a layer", config.d_model, config.d_mlp));
+  row("attention", fmt::format("{} heads of {}, {} key-value heads{}", config.attention.heads,
+                               config.attention.head_dim, config.attention.kv_heads,
+                               config.attention.window != 0
+                                   ? fmt::format(", sliding window {}", config.attention.window)
+                                   : ""));
   row("MLP", fmt::format("{}{}, {} residual", activation_name(config.activation),
                          config.gated_mlp ? ", gated" : "",
                          config.parallel_residual ? "parallel" : "sequential"));
@@ -99,9 +98,9 @@ void run(const Options& options) {
   const auto share = [&](double part) {
     return fmt::format("{:.1f} M ({:.0f} %)", part / 1e6, 100 * part / flops.total());
   };
-  row("FLOPs/token", fmt::format("{:.1f} M in a window of {}: attention {}, MLP {}, head {}",
-                                 flops.total() / 1e6, window, share(flops.attention),
-                                 share(flops.mlp), share(flops.head)));
+  row("FLOPs/token",
+      fmt::format("{:.1f} M in a window of {}: attention {}, MLP {}, head {}", flops.total() / 1e6,
+                  window, share(flops.attention), share(flops.mlp), share(flops.head)));
   row("tokenizer", tokenizer.description());
 }
 
@@ -111,7 +110,8 @@ void add_info(CLI::App& app) {
   CLI::App* command = app.add_subcommand("info", "Family, shapes, parameters, FLOPs of a model");
   const auto options = std::make_shared<Options>();
   add_common(*command, options->common, "halflin info openai-community/gpt2 --json");
-  command->add_option("--window", options->window, "context that attention's FLOPs are averaged over")
+  command
+      ->add_option("--window", options->window, "context that attention's FLOPs are averaged over")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->final_callback([options] { run(*options); });

@@ -61,7 +61,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "halflin: {}\n", one_line(error.what()));
     return 2;
   } catch (const halflin::Interrupted&) {
-    fmt::print(stderr, "\nhalflin: interrupted; the same command goes on from the layers finished\n");
+    fmt::print(stderr,
+               "\nhalflin: interrupted; the same command goes on from the layers finished\n");
     return 130;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "halflin: out of memory\n");

@@ -47,12 +47,9 @@ void run(const Options& options) {
     each[b].add(losses[b], batches[b].offsets);
   }
   if (options.common.json) {
-    nlohmann::json out = {{"ppl", total.perplexity()},
-                          {"mean_loss", total.mean()},
-                          {"tokens", total.count},
-                          {"windows", {range.begin, range.end}},
-                          {"window", options.text.window},
-                          {"dtype", options.text.dtype},
+    nlohmann::json out = {{"ppl", total.perplexity()},     {"mean_loss", total.mean()},
+                          {"tokens", total.count},         {"windows", {range.begin, range.end}},
+                          {"window", options.text.window}, {"dtype", options.text.dtype},
                           {"text_sha256", text.sha256}};
     if (options.per_window) {
       for (const LossSum& window : each) out["window_losses"].push_back(window.mean());

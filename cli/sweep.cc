@@ -1,4 +1,6 @@
 // halflin sweep: measure a model's MLP nonlinearity, layer by layer.
+#include "halflin/measure/sweep.h"
+
 #include <atomic>
 #include <csignal>
 #include <memory>
@@ -7,7 +9,6 @@
 #include "halflin/base/error.h"
 #include "halflin/io/text.h"
 #include "halflin/measure/run.h"
-#include "halflin/measure/sweep.h"
 #include "halflin/measure/sweep_result.h"
 #include "halflin/report/sweep_table.h"
 
@@ -89,12 +90,13 @@ void complete(Options& options) {
   SweepOptions& sweep = options.sweep;
   refuse_nan("--ridge", sweep.ridge);
   refuse_nan("--budget", sweep.budget_pct);
-  sweep.gates = parse_gates(
-      !options.gates.empty() ? options.gates : paper ? "linear,b1,b3,b6" : "linear,b1,b3,b6,harm");
-  sweep.rates = sweep.gates.empty() ? std::vector<double>() : parse_shares(options.rates, "--rates");
+  sweep.gates = parse_gates(!options.gates.empty() ? options.gates
+                            : paper                ? "linear,b1,b3,b6"
+                                                   : "linear,b1,b3,b6,harm");
+  sweep.rates =
+      sweep.gates.empty() ? std::vector<double>() : parse_shares(options.rates, "--rates");
   sweep.fold = parse_shares(options.fold, "--fold");
-  sweep.interval.kind =
-      options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+  sweep.interval.kind = options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
   options.sizes.needs_gates = !sweep.gates.empty();
   if (!paper) {
     sweep.skip_gates_above_pct = std::numeric_limits<double>::infinity();
@@ -107,8 +109,7 @@ void complete(Options& options) {
   if (sweep.controls) throw UsageError("--controls needs --protocol halflin");
   if (options.text.bos) throw UsageError("--bos needs --protocol halflin");
   const SplitSizes& sizes = options.sizes;
-  if (sizes.fit_windows || sizes.train_windows || sizes.calibration_windows ||
-      sizes.eval_windows) {
+  if (sizes.fit_windows || sizes.train_windows || sizes.calibration_windows || sizes.eval_windows) {
     throw UsageError("--protocol paper reads lines: ranges of windows need --protocol halflin");
   }
 }
@@ -116,9 +117,8 @@ void complete(Options& options) {
 nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint, const Text& text,
                            const Splits& splits) {
   const SweepOptions& sweep = options.sweep;
-  nlohmann::json header =
-      run_header(kSweepSchema, "sweep", options.command, options.common.threads,
-                 options.common.model, checkpoint, text);
+  nlohmann::json header = run_header(kSweepSchema, "sweep", options.command, options.common.threads,
+                                     options.common.model, checkpoint, text);
   header["protocol"] = options.protocol;
   header["splits"] = splits.description;
   header["settings"] = {{"layers", sweep.layers},
@@ -153,9 +153,10 @@ void run(Options& options) {
   Splits splits;
   const bool paper = options.protocol == "paper";
   if (paper) {
-    warn(options,
-         "--protocol paper repeats the official script, flaws included: lines without context, gate "
-         "and evaluation lines that overlap, no calibration");
+    warn(
+        options,
+        "--protocol paper repeats the official script, flaws included: lines without context, gate "
+        "and evaluation lines that overlap, no calibration");
     splits = make_paper_splits(tokenizer, text.bytes, config.max_positions, options.sizes);
   } else {
     check_window(checkpoint, options.text.window);  // before --out is taken for this run
@@ -168,9 +169,9 @@ void run(Options& options) {
   const SweepStore store(options.out, header);
   const auto finished = [&](size_t layer) { return store.layer(layer).has_value(); };
   const auto update = [&]() {
-    nlohmann::json result = assemble_sweep(header, *store.baseline(),
-                                           store.finished(sweep_options.layers),
-                                           sweep_options.layers.size());
+    nlohmann::json result =
+        assemble_sweep(header, *store.baseline(), store.finished(sweep_options.layers),
+                       sweep_options.layers.size());
     store.save_result(result);
     return result;
   };
@@ -221,21 +222,24 @@ void run(Options& options) {
 
 void add_sweep(CLI::App& app, const std::string& command_line) {
   CLI::App* command = app.add_subcommand(
-      "sweep", "What it costs to make each layer's MLP linear, for all tokens or those a gate picks");
+      "sweep",
+      "What it costs to make each layer's MLP linear, for all tokens or those a gate picks");
   const auto options = std::make_shared<Options>();
-  add_common(*command, options->common,
-             "halflin sweep EleutherAI/pythia-160m --text wiki.test.raw --layers 0,5:9 --gates harm "
-             "--dtype bf16 --out results\n"
-             "Finished layers are kept in --out; the same command goes on where it stopped.");
+  add_common(
+      *command, options->common,
+      "halflin sweep EleutherAI/pythia-160m --text wiki.test.raw --layers 0,5:9 --gates harm "
+      "--dtype bf16 --out results\n"
+      "Finished layers are kept in --out; the same command goes on where it stopped.");
   add_text(*command, options->text);
   SweepOptions& sweep = options->sweep;
   SplitSizes& sizes = options->sizes;
   command->add_option("--out", options->out, "directory for the results")->required();
   command->add_option("--layers", options->layers,
                       "e.g. 0,5:9, the end of a range not included (default: all)");
-  command->add_option("--gates", options->gates,
-                      "of linear, b1, b3, b6 (the paper's) and harm, or none (default: all five; the "
-                      "paper's four with --protocol paper)");
+  command->add_option(
+      "--gates", options->gates,
+      "of linear, b1, b3, b6 (the paper's) and harm, or none (default: all five; the "
+      "paper's four with --protocol paper)");
   command
       ->add_option("--protocol", options->protocol,
                    "halflin: disjoint splits, windows with context, intervals; paper: as the "
@@ -260,18 +264,20 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
   command->add_option("--ridge", sweep.ridge, "penalty of surrogates, on unnormalised sums")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command->add_option("--rates", options->rates,
-                      "shares of linear tokens at which gates are compared")
+  command
+      ->add_option("--rates", options->rates, "shares of linear tokens at which gates are compared")
       ->capture_default_str();
-  command->add_option("--budget", sweep.budget_pct,
-                      "percent of perplexity that the harm gate's own threshold may cost")
+  command
+      ->add_option("--budget", sweep.budget_pct,
+                   "percent of perplexity that the harm gate's own threshold may cost")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   command->add_option("--fold", options->fold,
                       "also neuron folding with these shares of neurons kept, e.g. 0.25,0.5");
   command->add_flag("--controls", sweep.controls,
                     "also random and oracle routing; mean output, skip, low rank, narrow MLP");
-  command->add_option("--rank", sweep.rank, "of the low-rank control (default: a quarter of the width)");
+  command->add_option("--rank", sweep.rank,
+                      "of the low-rank control (default: a quarter of the width)");
   command->add_option("--seed", sweep.seed, "of random routing and the bootstrap")
       ->capture_default_str();
   command->add_option("--bootstrap", sweep.draws, "draws")

@@ -23,9 +23,7 @@ struct MatView {
   MatView(T* data, size_t rows, size_t cols, size_t stride)
       : data(data), rows(rows), cols(cols), stride(stride) {}
   // A mutable view reads as a constant one.
-  operator MatView<const T>() const
-    requires(!std::is_const_v<T>)
-  {
+  operator MatView<const T>() const requires(!std::is_const_v<T>) {
     return {data, rows, cols, stride};
   }
 
@@ -33,7 +31,9 @@ struct MatView {
   std::span<T> row_span(size_t r) const { return {row(r), cols}; }
   T& operator()(size_t r, size_t c) const { return data[r * stride + c]; }
   MatView row_range(size_t begin, size_t count) const { return {row(begin), count, cols, stride}; }
-  MatView col_range(size_t begin, size_t count) const { return {data + begin, rows, count, stride}; }
+  MatView col_range(size_t begin, size_t count) const {
+    return {data + begin, rows, count, stride};
+  }
 };
 
 // Owns rows x cols elements, zeroed, aligned to 64 bytes (a cache line, an AVX-512 vector).

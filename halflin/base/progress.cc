@@ -64,9 +64,8 @@ void Progress::draw(bool last) {
   const double elapsed = seconds_between(start_, last_draw_);
   const double share = done_ / total_;
   const std::string time =
-      last || share <= 0
-          ? format_duration(elapsed)
-          : fmt::format("{} left", format_duration(elapsed / share * (1 - share)));
+      last || share <= 0 ? format_duration(elapsed)
+                         : fmt::format("{} left", format_duration(elapsed / share * (1 - share)));
   if (terminal_) {
     constexpr int kWidth = 24;
     const int filled = static_cast<int>(share * kWidth);

@@ -26,7 +26,7 @@ struct ThreadPool::State {
   const std::function<void(size_t, int)>* body = nullptr;
   size_t tasks = 0;
   std::atomic<size_t> next{0};
-  int running = 0;        // workers that have not finished the current loop
+  int running = 0;         // workers that have not finished the current loop
   unsigned long loop = 0;  // counts loops, so that a worker joins each one once
   bool stop = false;
   std::exception_ptr error;

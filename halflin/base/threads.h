@@ -19,9 +19,10 @@ class ThreadPool {
   int size() const { return threads_; }
 
   // Runs body(task, worker) for each task in [0, tasks), worker in [0, min(size(), tasks)), and
-  // waits. Tasks are handed out one by one in increasing order, so uneven tasks balance. Called from
-  // inside a task, it runs serially with worker 0: an outer loop over windows makes the inner loops
-  // serial. The first exception that a task throws is rethrown here after all workers have stopped.
+  // waits. Tasks are handed out one by one in increasing order, so uneven tasks balance. Called
+  // from inside a task, it runs serially with worker 0: an outer loop over windows makes the inner
+  // loops serial. The first exception that a task throws is rethrown here after all workers have
+  // stopped.
   void parallel_for(size_t tasks, const std::function<void(size_t task, int worker)>& body);
 
  private:

@@ -80,24 +80,23 @@ void LayerSweep::fit_paths(const Moments& moments) {
     }
     const NeuronFit fit = fit_neurons(c_.pool, moments, options.ridge, down.view(), d);
     for (const double fraction : options.fold) {
-      const FoldedMlp folded =
-          fold_neurons(c_.pool, fit, down.view(), weights.down_bias, fraction);
-      folds_.push_back({fmt::format("fold {:g}", fraction), fraction,
-                        folded_path(model, weights, folded)});
+      const FoldedMlp folded = fold_neurons(c_.pool, fit, down.view(), weights.down_bias, fraction);
+      folds_.push_back(
+          {fmt::format("fold {:g}", fraction), fraction, folded_path(model, weights, folded)});
     }
   }
   if (options.controls) {
     const size_t rank = options.rank != 0 ? options.rank : std::max<size_t>(d / 4, 1);
     controls_.push_back({"mean output", 0, mean_path(mean_output_)});
     controls_.push_back({"skip", 0, CheapPath()});
-    controls_.push_back({fmt::format("rank {}", rank), 0,
-                         low_rank_path(low_rank(c_.pool, f, options.ridge, rank),
-                                       model.precision)});
+    controls_.push_back(
+        {fmt::format("rank {}", rank), 0,
+         low_rank_path(low_rank(c_.pool, f, options.ridge, rank), model.precision)});
     // As many neurons as cost what the linear surrogate costs.
     const size_t matrices = model.config.gated_mlp ? 3 : 2;
     const size_t kept = std::max<size_t>(d / matrices, 1);
-    controls_.push_back({fmt::format("narrow {}", kept), 0,
-                         narrow_path(model, weights, moments, d, kept)});
+    controls_.push_back(
+        {fmt::format("narrow {}", kept), 0, narrow_path(model, weights, moments, d, kept)});
   }
 }
 
@@ -200,8 +199,8 @@ void LayerSweep::calibrate(std::span<Stream> streams) {
 // errors are thousands of times larger, set the scale.
 void LayerSweep::budget_threshold(std::span<Stream> streams,
                                   std::span<const Matrix<float>> differences,
-                                  std::span<const float> scores,
-                                  std::span<const double> energies, size_t gate) {
+                                  std::span<const float> scores, std::span<const double> energies,
+                                  size_t gate) {
   constexpr double kScaleRate = 0.75;
   const float scale_threshold = threshold_for_rate(scores, kScaleRate);
   std::vector<double> variant(streams.size());
@@ -254,8 +253,8 @@ void LayerSweep::budget_threshold(std::span<Stream> streams,
   while (count < order.size() && energy + energies[order[count]] <= allowed) {
     energy += energies[order[count++]];
   }
-  g.threshold = threshold_for_rate(
-      scores, static_cast<double>(count) / static_cast<double>(order.size()));
+  g.threshold =
+      threshold_for_rate(scores, static_cast<double>(count) / static_cast<double>(order.size()));
 }
 
 struct LayerSweep::Routed {
@@ -315,7 +314,8 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   };
   VariantResult all_linear = blank("all_linear", -1, surrogate_);
   std::vector<VariantResult> whole;
-  for (const NamedPath* path : named) whole.push_back(blank(path->name, path->fraction, path->path));
+  for (const NamedPath* path : named)
+    whole.push_back(blank(path->name, path->fraction, path->path));
   std::vector<Routed> routed = routed_variants();
   for (Routed& variant : routed) {
     variant.result.loss.assign(sequences, 0.0);
@@ -329,88 +329,90 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   std::vector<uint32_t> window(first_row.back());
   std::vector<std::vector<float>> scores(gates_.size(), std::vector<float>(first_row.back()));
 
-  each_batch(c_, streams, layer_, [&](size_t b, Stream& stream, WalkWorker& worker,
-                                      const BatchView& view) {
-    const std::vector<size_t>& offsets = stream.sample->batch.offsets;
-    const size_t rows = stream.residual.rows();
-    const size_t sequence = first_sequence[b];
-    apply_cheap(c_.pool, surrogate_, view.x, false, view.cheap, worker.workspace.mlp);
+  each_batch(
+      c_, streams, layer_,
+      [&](size_t b, Stream& stream, WalkWorker& worker, const BatchView& view) {
+        const std::vector<size_t>& offsets = stream.sample->batch.offsets;
+        const size_t rows = stream.residual.rows();
+        const size_t sequence = first_sequence[b];
+        apply_cheap(c_.pool, surrogate_, view.x, false, view.cheap, worker.workspace.mlp);
 
-    std::vector<double> energy(rows);
-    const double sink_norm = kSinkNorms * median_norm_;
-    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
-        energy[t] = squared_distance(view.cheap.row_span(t), view.full.row_span(t));
-        double about_mean = 0;
-        for (size_t i = 0; i < view.full.cols; ++i) {
-          const double difference = static_cast<double>(view.full(t, i)) - mean_output_[i];
-          about_mean += difference * difference;
-        }
-        sse[sequence + s] += energy[t];
-        sst[sequence + s] += about_mean;
-        if (squared_norm(view.full.row_span(t)) > sink_norm * sink_norm) {
-          ++sinks[b];
-        } else {
-          sse_plain[sequence + s] += energy[t];
-          sst_plain[sequence + s] += about_mean;
-        }
-        error_energy[first_row[b] + t] = static_cast<float>(energy[t]);
-        window[first_row[b] + t] = static_cast<uint32_t>(sequence + s);
-      }
-    }
-    for (size_t g = 0; g < gates_.size(); ++g) {
-      const std::vector<float> part = gate_scores(c_.pool, gates_[g], view.x32);
-      std::copy(part.begin(), part.end(),
-                scores[g].begin() + static_cast<std::ptrdiff_t>(first_row[b]));
-    }
-
-    set_residual(stream, view.cheap, worker);
-    const std::span<const float> linear_losses = suffix_losses(c_, stream, worker, layer_);
-    add_sequence_losses(linear_losses, offsets, all_linear.loss.data() + sequence);
-    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) {
-        delta[first_row[b] + t] = linear_losses[t] - stream.base[t];
-      }
-    }
-    for (size_t v = 0; v < whole.size(); ++v) {
-      apply_cheap(c_.pool, named[v]->path, view.x, false, view.other, worker.workspace.mlp);
-      set_residual(stream, view.other, worker);
-      add_sequence_losses(suffix_losses(c_, stream, worker, layer_), offsets,
-                          whole[v].loss.data() + sequence);
-    }
-    Random random(c_.options.seed, fmt::format("random routing, layer {}, batch {}", layer_, b));
-    for (Routed& variant : routed) {
-      double* counts = variant.result.linear.data() + sequence;
-      for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-        for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
-          bool linear = false;
-          switch (variant.router) {
-            case Routed::Router::kGate:
-              linear = static_cast<double>(scores[variant.gate][first_row[b] + t]) >
-                       variant.threshold;
-              break;
-            case Routed::Router::kRandom:
-              linear = random.uniform() < variant.threshold;
-              break;
-            case Routed::Router::kOracle:
-              linear = energy[t] < variant.threshold;
-              break;
+        std::vector<double> energy(rows);
+        const double sink_norm = kSinkNorms * median_norm_;
+        for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+          for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+            energy[t] = squared_distance(view.cheap.row_span(t), view.full.row_span(t));
+            double about_mean = 0;
+            for (size_t i = 0; i < view.full.cols; ++i) {
+              const double difference = static_cast<double>(view.full(t, i)) - mean_output_[i];
+              about_mean += difference * difference;
+            }
+            sse[sequence + s] += energy[t];
+            sst[sequence + s] += about_mean;
+            if (squared_norm(view.full.row_span(t)) > sink_norm * sink_norm) {
+              ++sinks[b];
+            } else {
+              sse_plain[sequence + s] += energy[t];
+              sst_plain[sequence + s] += about_mean;
+            }
+            error_energy[first_row[b] + t] = static_cast<float>(energy[t]);
+            window[first_row[b] + t] = static_cast<uint32_t>(sequence + s);
           }
-          std::copy_n((linear ? view.cheap : view.full).row(t), view.full.cols, view.other.row(t));
-          counts[s] += linear ? 1 : 0;
         }
-      }
-      set_residual(stream, view.other, worker);
-      add_sequence_losses(suffix_losses(c_, stream, worker, layer_), offsets,
-                          variant.result.loss.data() + sequence);
-    }
-  });
+        for (size_t g = 0; g < gates_.size(); ++g) {
+          const std::vector<float> part = gate_scores(c_.pool, gates_[g], view.x32);
+          std::copy(part.begin(), part.end(),
+                    scores[g].begin() + static_cast<std::ptrdiff_t>(first_row[b]));
+        }
+
+        set_residual(stream, view.cheap, worker);
+        const std::span<const float> linear_losses = suffix_losses(c_, stream, worker, layer_);
+        add_sequence_losses(linear_losses, offsets, all_linear.loss.data() + sequence);
+        for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+          for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) {
+            delta[first_row[b] + t] = linear_losses[t] - stream.base[t];
+          }
+        }
+        for (size_t v = 0; v < whole.size(); ++v) {
+          apply_cheap(c_.pool, named[v]->path, view.x, false, view.other, worker.workspace.mlp);
+          set_residual(stream, view.other, worker);
+          add_sequence_losses(suffix_losses(c_, stream, worker, layer_), offsets,
+                              whole[v].loss.data() + sequence);
+        }
+        Random random(c_.options.seed,
+                      fmt::format("random routing, layer {}, batch {}", layer_, b));
+        for (Routed& variant : routed) {
+          double* counts = variant.result.linear.data() + sequence;
+          for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+            for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
+              bool linear = false;
+              switch (variant.router) {
+                case Routed::Router::kGate:
+                  linear = static_cast<double>(scores[variant.gate][first_row[b] + t]) >
+                           variant.threshold;
+                  break;
+                case Routed::Router::kRandom:
+                  linear = random.uniform() < variant.threshold;
+                  break;
+                case Routed::Router::kOracle:
+                  linear = energy[t] < variant.threshold;
+                  break;
+              }
+              std::copy_n((linear ? view.cheap : view.full).row(t), view.full.cols,
+                          view.other.row(t));
+              counts[s] += linear ? 1 : 0;
+            }
+          }
+          set_residual(stream, view.other, worker);
+          add_sequence_losses(suffix_losses(c_, stream, worker, layer_), offsets,
+                              variant.result.loss.data() + sequence);
+        }
+      });
 
   LayerResult result;
   result.layer = layer_;
   result.r2 = r2_interval(baseline.draws, sse, sst, c_.options.interval);
-  result.r2_without_sinks =
-      r2_interval(baseline.draws, sse_plain, sst_plain, c_.options.interval);
+  result.r2_without_sinks = r2_interval(baseline.draws, sse_plain, sst_plain, c_.options.interval);
   result.sinks = std::accumulate(sinks.begin(), sinks.end(), size_t{0});
   result.train_delta = train_delta_;
   result.all_linear = std::move(all_linear);

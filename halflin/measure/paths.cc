@@ -25,8 +25,8 @@ CheapPath low_rank_path(const LowRankAffine& affine, Precision precision) {
 CheapPath folded_path(const Model& model, const MlpWeights& weights, const FoldedMlp& folded) {
   CheapPath path;
   if (!folded.kept.empty()) {
-    path.narrow = std::make_shared<Mlp>(
-        select_neurons(model, weights, folded.kept, /*with_bias=*/false));
+    path.narrow =
+        std::make_shared<Mlp>(select_neurons(model, weights, folded.kept, /*with_bias=*/false));
   }
   if (folded.kept.size() == weights.up.rows()) {
     path.constant = folded.folded.bias;  // nothing was folded: the output bias alone

@@ -77,9 +77,10 @@ json run_header(int schema, const std::string& kind, const std::string& command,
                 const std::string& name, const Checkpoint& checkpoint, const Text& text) {
   const Config& config = checkpoint.architecture.config;
   if (const size_t bad = find_invalid_utf8(command); bad != std::string::npos) {
-    fail("the command line: byte offset {}: expected UTF-8, which result files hold, found byte "
-         "0x{:02x}",
-         bad, static_cast<unsigned char>(command[bad]));
+    fail(
+        "the command line: byte offset {}: expected UTF-8, which result files hold, found byte "
+        "0x{:02x}",
+        bad, static_cast<unsigned char>(command[bad]));
   }
   json header;
   header["schema"] = schema;

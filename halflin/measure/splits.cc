@@ -73,8 +73,11 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
   if (sizes.needs_gates) {
     placements.push_back(
         {"train", "--train-windows", sizes.train_tokens, &sizes.train_windows, {}});
-    placements.push_back({"calibration", "--calibration-windows", sizes.calibration_tokens,
-                          &sizes.calibration_windows, {}});
+    placements.push_back({"calibration",
+                          "--calibration-windows",
+                          sizes.calibration_tokens,
+                          &sizes.calibration_windows,
+                          {}});
   }
   placements.push_back({"test", "--eval-windows", sizes.eval_tokens, &sizes.eval_windows, {}});
 
@@ -89,9 +92,10 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
     }
   }
   const auto too_short = [&]() {
-    fail("the text is too short for the splits asked: {} tokens are needed ({} windows of {}), "
-         "found {}",
-         needed * windows.window(), needed, windows.window(), windows.count() * windows.window());
+    fail(
+        "the text is too short for the splits asked: {} tokens are needed ({} windows of {}), "
+        "found {}",
+        needed * windows.window(), needed, windows.window(), windows.count() * windows.window());
   };
   if (needed > windows.count()) too_short();
   for (const Placement& a : placements) {
@@ -147,7 +151,8 @@ Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size
   const auto is_blank = [](std::string_view line) {
     return line.find_first_not_of(" \t\n\v\f\r") == std::string_view::npos;
   };
-  // Calls take(ids) for each usable line of [first, last) until it returns false; says whether it did.
+  // Calls take(ids) for each usable line of [first, last) until it returns false; says whether it
+  // did.
   const auto walk = [&](size_t first, size_t last, size_t cut, size_t at_least, const auto& take) {
     for (size_t i = first; i < std::min(last, lines.size()); ++i) {
       if (is_blank(lines[i])) continue;
@@ -187,9 +192,10 @@ Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size
   });
   splits.test = packer.take();
   if (fit == 0 || predictions == 0 || (sizes.needs_gates && train == 0)) {
-    fail("the text is too short for the paper's protocol: it needs 3000 lines (2500 without gates), "
-         "found {}",
-         lines.size());
+    fail(
+        "the text is too short for the paper's protocol: it needs 3000 lines (2500 without gates), "
+        "found {}",
+        lines.size());
   }
   splits.description = {{"unit", "line"},
                         {"fit", {{"lines", {0, 500}}, {"tokens", fit}}},

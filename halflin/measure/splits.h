@@ -1,5 +1,5 @@
-// Which text fits, trains, calibrates and tests. Splits never overlap, unless the paper's protocol is
-// asked for, whose gate and evaluation lines do.
+// Which text fits, trains, calibrates and tests. Splits never overlap, unless the paper's protocol
+// is asked for, whose gate and evaluation lines do.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -37,8 +37,8 @@ struct SplitSizes {
   bool needs_gates = true;  // without gates, train and calibration are empty
 };
 
-// Whole windows with context. Splits without a range are laid, in order, into the first windows that
-// are free. Throws Error where ranges overlap, or where the text is too short (saying how many
+// Whole windows with context. Splits without a range are laid, in order, into the first windows
+// that are free. Throws Error where ranges overlap, or where the text is too short (saying how many
 // tokens are needed).
 Splits make_window_splits(const Windows& windows, const SplitSizes& sizes);
 

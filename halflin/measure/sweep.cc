@@ -90,8 +90,8 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
   SweepContext context{{pool, model, workers, stop, progress}, options};
 
   for (size_t layer = 0; layer <= options.layers.back(); ++layer) {
-    const bool wanted = std::find(options.layers.begin(), options.layers.end(), layer) !=
-                        options.layers.end();
+    const bool wanted =
+        std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     if (!wanted || finished(layer)) {
       for (auto* streams : {&fit, &train, &calibration, &test}) {
         advance(context, *streams, layer);

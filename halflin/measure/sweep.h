@@ -22,15 +22,15 @@
 namespace halflin {
 
 struct SweepOptions {
-  std::vector<size_t> layers;          // rising
-  std::vector<std::string> gates;      // of "linear", "b1", "b3", "b6", "harm"
-  double ridge = 0.01;                 // lambda of surrogates and folding, on sums as they are
-  std::vector<double> rates;           // shares of linear tokens at which gates are compared, too
-  std::vector<double> fold;            // keep fractions of neuron folding
-  bool controls = false;               // random and oracle routing; mean, skip, low-rank, narrow
-  size_t rank = 0;                     // of the low-rank control; 0: a quarter of the width
-  double budget_pct = 1.0;             // the harm gate's own threshold: predicted cost in percent
-  double skip_gates_above_pct = 500;   // all-linear cost beyond which the paper trains no gate
+  std::vector<size_t> layers;         // rising
+  std::vector<std::string> gates;     // of "linear", "b1", "b3", "b6", "harm"
+  double ridge = 0.01;                // lambda of surrogates and folding, on sums as they are
+  std::vector<double> rates;          // shares of linear tokens at which gates are compared, too
+  std::vector<double> fold;           // keep fractions of neuron folding
+  bool controls = false;              // random and oracle routing; mean, skip, low-rank, narrow
+  size_t rank = 0;                    // of the low-rank control; 0: a quarter of the width
+  double budget_pct = 1.0;            // the harm gate's own threshold: predicted cost in percent
+  double skip_gates_above_pct = 500;  // all-linear cost beyond which the paper trains no gate
   uint64_t seed = 0;
   size_t draws = 10000;
   IntervalOptions interval;
@@ -42,9 +42,9 @@ struct SweepOptions {
 // One way of filling the MLP's place, as measured on the test split.
 struct VariantResult {
   std::string name;
-  double rate = -1;            // the share of linear tokens that was asked for; < 0: none was
-  double threshold = 0;        // on the gate's score
-  double flops_pct = 0;        // FLOPs of the whole-layer path, percent of the full MLP's
+  double rate = -1;              // the share of linear tokens that was asked for; < 0: none was
+  double threshold = 0;          // on the gate's score
+  double flops_pct = 0;          // FLOPs of the whole-layer path, percent of the full MLP's
   std::vector<double> loss{};    // [test sequences] sums of losses, nats
   std::vector<double> linear{};  // [test sequences] tokens that took the cheap path
 };
@@ -61,7 +61,7 @@ struct LayerResult {
   size_t layer = 0;
   Interval r2;                // of the surrogate, on test; about the mean of the fit split
   Interval r2_without_sinks;  // the same without the tokens counted in `sinks`
-  size_t sinks = 0;  // test tokens whose MLP output is over 20 x the fit split's median norm
+  size_t sinks = 0;        // test tokens whose MLP output is over 20 x the fit split's median norm
   DeltaStats train_delta;  // count 0 where no gate needed it
   DeltaStats test_delta;
   VariantResult all_linear;
@@ -71,8 +71,8 @@ struct LayerResult {
   std::vector<VariantResult> controls;  // whole layer
   std::vector<VariantResult> routing_controls;
   // Of each token of the test split, in order: what a token map or a later analysis needs.
-  std::vector<float> delta;         // nats; NaN for the last token of a sequence
-  std::vector<float> error_energy;  // |g(x) - f(x)|^2
+  std::vector<float> delta;                // nats; NaN for the last token of a sequence
+  std::vector<float> error_energy;         // |g(x) - f(x)|^2
   std::vector<std::vector<float>> scores;  // [gates][tokens]
 };
 
@@ -85,11 +85,12 @@ struct SweepBaseline {
   std::vector<float> token_id;
   std::vector<float> token_sequence;  // which test sequence it is in
   std::vector<float> token_loss;      // of predicting the next one; 0 for the last of a sequence
-  BootstrapDraws draws;             // over test sequences
+  BootstrapDraws draws;               // over test sequences
 };
 
 // Called with each measured layer, in order. `finished` says which layers need no measuring because
-// an earlier run has them. `stop`, when it turns true, ends the walk with Interrupted at the next batch.
+// an earlier run has them. `stop`, when it turns true, ends the walk with Interrupted at the next
+// batch.
 void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const SweepOptions& options,
            const std::function<bool(size_t layer)>& finished,
            const std::function<void(const SweepBaseline&)>& baseline_ready,

@@ -20,12 +20,12 @@ struct WindowRange {
   size_t end = 0;
   size_t count() const { return end - begin; }
 };
-// "90:106"; either end may be left out. `available` windows exist. Throws UsageError when malformed,
-// Error when it holds no window or reaches beyond the text.
+// "90:106"; either end may be left out. `available` windows exist. Throws UsageError when
+// malformed, Error when it holds no window or reaches beyond the text.
 WindowRange parse_window_range(const std::string& text, size_t available, size_t window);
 
-// Consecutive windows that do not overlap; what is left over at the end is dropped. `bos`, where set,
-// precedes each window's window - 1 tokens of text.
+// Consecutive windows that do not overlap; what is left over at the end is dropped. `bos`, where
+// set, precedes each window's window - 1 tokens of text.
 class Windows {
  public:
   Windows(std::vector<int32_t> ids, size_t window, std::optional<int32_t> bos);

@@ -132,9 +132,8 @@ void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x
   run(scratch.cheap_rows, [&](Operand in, MatView<float> out) {
     apply_cheap(pool, *path.cheap, in, false, out, scratch);
   });
-  run(scratch.full_rows, [&](Operand in, MatView<float> out) {
-    apply_mlp(pool, mlp, in, false, out, scratch);
-  });
+  run(scratch.full_rows,
+      [&](Operand in, MatView<float> out) { apply_mlp(pool, mlp, in, false, out, scratch); });
 }
 
 }  // namespace halflin

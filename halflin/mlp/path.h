@@ -1,7 +1,7 @@
 // mlp/: what can stand in an MLP's place, and how it is fitted. The heart of the project.
 //
-// MlpPath is the one seam of the forward pass: per layer it says what the MLP's place holds. Measuring,
-// inference, analyses and training differ in the paths they pass, in nothing else.
+// MlpPath is the one seam of the forward pass: per layer it says what the MLP's place holds.
+// Measuring, inference, analyses and training differ in the paths they pass, in nothing else.
 #pragma once
 
 #include <cstdint>
@@ -31,10 +31,10 @@ struct Mlp {
 //   mean output         constant
 //   skip                nothing
 struct CheapPath {
-  Linear affine;                         // [d, d]
-  Linear low_rank_in, low_rank_out;      // [d, r], [r, d]
-  std::shared_ptr<const Mlp> narrow;     // fewer neurons than the full MLP
-  std::vector<float> constant;           // [d], or empty
+  Linear affine;                      // [d, d]
+  Linear low_rank_in, low_rank_out;   // [d, r], [r, d]
+  std::shared_ptr<const Mlp> narrow;  // fewer neurons than the full MLP
+  std::vector<float> constant;        // [d], or empty
 };
 
 // Floating-point operations of one token.
@@ -49,10 +49,10 @@ struct MlpPath {
 
 // Buffers of MLP evaluation for up to `rows` tokens at a time.
 struct MlpScratch {
-  OperandBuffer hidden;           // [rows, h] activations of the neurons
-  Matrix<float> up;               // [rows, h] of a gated MLP
-  OperandBuffer gathered;         // [rows, d] inputs of the tokens of one route
-  Matrix<float> routed;           // [rows, d] their outputs
+  OperandBuffer hidden;    // [rows, h] activations of the neurons
+  Matrix<float> up;        // [rows, h] of a gated MLP
+  OperandBuffer gathered;  // [rows, d] inputs of the tokens of one route
+  Matrix<float> routed;    // [rows, d] their outputs
   std::vector<size_t> cheap_rows;
   std::vector<size_t> full_rows;
 

@@ -13,8 +13,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kSupported =
-    "gpt2, gpt_neox, llama and mistral are supported";
+constexpr const char* kSupported = "gpt2, gpt_neox, llama and mistral are supported";
 
 }  // namespace
 
@@ -124,8 +123,8 @@ void scale_llama3(const ConfigReader& scaling, std::vector<float>& frequencies) 
 // cos and sin.
 void scale_yarn(const ConfigReader& scaling, float theta, size_t max_positions, Rope& rope) {
   const double factor = scaling.number("factor");
-  const double original = static_cast<double>(
-      scaling.count_or("original_max_position_embeddings", max_positions));
+  const double original =
+      static_cast<double>(scaling.count_or("original_max_position_embeddings", max_positions));
   const auto mscale = [&](double weight) {
     return factor <= 1 ? 1.0 : 0.1 * weight * std::log(factor) + 1.0;
   };
@@ -266,10 +265,9 @@ Architecture parse_gguf_config(const json& metadata, const std::string& file) {
 }
 
 void add_prefix(TensorNames& names) {
-  for (std::string* name :
-       {&names.embedding, &names.positions, &names.final_norm, &names.attention_norm,
-        &names.mlp_norm, &names.qkv, &names.q, &names.k, &names.v, &names.attention_out,
-        &names.gate, &names.up, &names.down}) {
+  for (std::string* name : {&names.embedding, &names.positions, &names.final_norm,
+                            &names.attention_norm, &names.mlp_norm, &names.qkv, &names.q, &names.k,
+                            &names.v, &names.attention_out, &names.gate, &names.up, &names.down}) {
     if (!name->empty()) *name = names.prefix + *name;
   }
 }

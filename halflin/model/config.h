@@ -16,21 +16,21 @@ namespace halflin {
 
 // Everything the forward pass needs to know. Sizes in elements.
 struct Config {
-  std::string family;        // "gpt2", "gpt_neox", "llama", "mistral"
+  std::string family;  // "gpt2", "gpt_neox", "llama", "mistral"
   size_t layers = 0;
-  size_t d_model = 0;        // width of the residual stream
-  size_t d_mlp = 0;          // neurons of one MLP
+  size_t d_model = 0;  // width of the residual stream
+  size_t d_mlp = 0;    // neurons of one MLP
   size_t vocab = 0;
   size_t max_positions = 0;  // longest sequence the model was made for
   NormKind norm = NormKind::kLayerNorm;
   float norm_epsilon = 1e-5f;
   Activation activation = Activation::kGeluErf;
-  bool gated_mlp = false;           // activation(x gate) * (x up), SwiGLU and the like
-  bool parallel_residual = false;   // MLP and attention both read the layer's input
-  bool learned_positions = false;   // added to the embedding
-  bool tied_head = false;           // the head is the embedding
+  bool gated_mlp = false;          // activation(x gate) * (x up), SwiGLU and the like
+  bool parallel_residual = false;  // MLP and attention both read the layer's input
+  bool learned_positions = false;  // added to the embedding
+  bool tied_head = false;          // the head is the embedding
   AttentionShape attention;
-  bool scale_by_layer = false;      // attention also divided by layer + 1 (a GPT-2 variant)
+  bool scale_by_layer = false;  // attention also divided by layer + 1 (a GPT-2 variant)
   Rope rope;
 };
 
@@ -39,12 +39,12 @@ struct Config {
 struct TensorNames {
   std::string embedding, positions, final_norm, head;
   std::string attention_norm, mlp_norm;
-  std::string qkv;      // fused q, k, v; or else three tensors:
+  std::string qkv;  // fused q, k, v; or else three tensors:
   std::string q, k, v;
   std::string attention_out;
   std::string gate, up, down;
-  std::string prefix;               // may precede every name but the head's ("transformer.")
-  std::vector<std::string> ignored; // buffers some checkpoints carry, substrings
+  std::string prefix;                // may precede every name but the head's ("transformer.")
+  std::vector<std::string> ignored;  // buffers some checkpoints carry, substrings
 };
 
 enum class QkvOrder {

@@ -17,8 +17,8 @@ Workspace::Workspace(const Model& model, size_t rows)
                     model.config.attention.head_dim),
       mixed(model.precision, rows, model.config.attention.heads * model.config.attention.head_dim),
       mlp_in(model.precision, rows, model.config.d_model),
-      mlp(model.precision, rows, model.config.d_model, model.config.d_mlp,
-          model.config.gated_mlp) {}
+      mlp(model.precision, rows, model.config.d_model, model.config.d_mlp, model.config.gated_mlp) {
+}
 
 void embed(const Model& model, const Batch& batch, MatView<float> residual) {
   const TensorInfo& table = model.file.at(model.layout.names.embedding + ".weight");
@@ -84,9 +84,8 @@ MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer
   return mlp_in;
 }
 
-void run_layers(ThreadPool& pool, const Model& model, size_t first,
-                std::span<const size_t> offsets, MatView<float> residual, Workspace& workspace,
-                std::span<const MlpPath> paths) {
+void run_layers(ThreadPool& pool, const Model& model, size_t first, std::span<const size_t> offsets,
+                MatView<float> residual, Workspace& workspace, std::span<const MlpPath> paths) {
   static const MlpPath full;
   for (size_t layer = first; layer < model.config.layers; ++layer) {
     const Operand x = attention_step(pool, model, layer, offsets, residual, workspace);

@@ -22,10 +22,10 @@ struct Batch {
 
 // Buffers for batches of up to `rows` tokens. One per thread that runs forward passes.
 struct Workspace {
-  OperandBuffer normed;     // [rows, d]
-  Matrix<float> qkv;        // [rows, (heads + 2 kv_heads) head_dim]
-  OperandBuffer mixed;      // [rows, heads * head_dim]
-  OperandBuffer mlp_in;     // [rows, d]
+  OperandBuffer normed;  // [rows, d]
+  Matrix<float> qkv;     // [rows, (heads + 2 kv_heads) head_dim]
+  OperandBuffer mixed;   // [rows, heads * head_dim]
+  OperandBuffer mlp_in;  // [rows, d]
   AttentionScratch attention;
   MlpScratch mlp;
   std::vector<size_t> positions;
@@ -44,9 +44,8 @@ MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer
                               Workspace& workspace);
 
 // Runs layers [first, config.layers) with the given paths, one a layer or none for the full MLPs.
-void run_layers(ThreadPool& pool, const Model& model, size_t first,
-                std::span<const size_t> offsets, MatView<float> residual, Workspace& workspace,
-                std::span<const MlpPath> paths = {});
+void run_layers(ThreadPool& pool, const Model& model, size_t first, std::span<const size_t> offsets,
+                MatView<float> residual, Workspace& workspace, std::span<const MlpPath> paths = {});
 
 // losses[t]: loss in nats of predicting row t + 1 of the same sequence; the last row of each
 // sequence predicts nothing and gets 0.

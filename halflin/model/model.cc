@@ -52,9 +52,9 @@ class Inventory {
   void refuse_surplus(const std::vector<std::string>& ignored) const {
     for (const auto& [name, tensor] : file_.tensors) {
       if (used_.contains(name)) continue;
-      const bool known = std::any_of(ignored.begin(), ignored.end(), [&name = name](const std::string& part) {
-        return name.find(part) != std::string::npos;
-      });
+      const bool known = std::any_of(
+          ignored.begin(), ignored.end(),
+          [&name = name](const std::string& part) { return name.find(part) != std::string::npos; });
       if (!known) {
         fail("{}: tensor {} {} has no place in this model", tensor.file, name,
              shape_text(tensor.shape));
@@ -335,8 +335,7 @@ Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, s
     model.rope = make_rope_table(rope, max_window);
   }
   model.layers.resize(config.layers);
-  pool.parallel_for(config.layers,
-                    [&](size_t l, int) { model.layers[l] = read_layer(model, l); });
+  pool.parallel_for(config.layers, [&](size_t l, int) { model.layers[l] = read_layer(model, l); });
   model.final_norm = read_norm(model, names.final_norm);
   model.head = read_head(pool, model);
   return model;
@@ -379,9 +378,10 @@ Mlp select_neurons(const Model& model, const MlpWeights& weights, std::span<cons
       down(r, i) = weights.down(r, static_cast<size_t>(neurons[i]));
     }
   }
-  mlp.down = Linear(down.view(), false,
-                    with_bias ? std::span<const float>(weights.down_bias) : std::span<const float>(),
-                    model.precision);
+  mlp.down =
+      Linear(down.view(), false,
+             with_bias ? std::span<const float>(weights.down_bias) : std::span<const float>(),
+             model.precision);
   return mlp;
 }
 

@@ -30,9 +30,9 @@ struct Model {
   RopeTable rope;           // of max_window positions
   size_t max_window = 0;    // longest sequence that may be passed
 
-  TensorFile file;          // embedding rows and raw MLP weights are read from here when needed
+  TensorFile file;  // embedding rows and raw MLP weights are read from here when needed
   TensorLayout layout;
-  std::string path;         // as the user named it
+  std::string path;  // as the user named it
   size_t parameters = 0;
 };
 
@@ -50,8 +50,8 @@ Checkpoint read_checkpoint(const std::string& model);
 // Throws Error where a sequence of max_window tokens exceeds the model's positions.
 void check_window(const Checkpoint& checkpoint, size_t max_window);
 
-// Reads and packs the weights; `max_window` is the longest sequence that will be passed. Throws Error
-// naming file and tensor on NaN or Inf, and where max_window exceeds the model's positions.
+// Reads and packs the weights; `max_window` is the longest sequence that will be passed. Throws
+// Error naming file and tensor on NaN or Inf, and where max_window exceeds the model's positions.
 Model load_model(ThreadPool& pool, Checkpoint checkpoint, Precision precision, size_t max_window);
 
 // One layer's MLP as stored, float32: for folding. Biases are empty where the MLP has none.

@@ -53,7 +53,8 @@ void attend_rows(const AttentionShape& shape, const AttentionTask& task, float* 
     // Keys that any of these rows sees: [first, last), first on a vector boundary.
     const size_t last = begin + rows;
     size_t first = 0;
-    if (shape.window != 0 && begin + 1 > shape.window) first = (begin + 1 - shape.window) / kPad * kPad;
+    if (shape.window != 0 && begin + 1 > shape.window)
+      first = (begin + 1 - shape.window) / kPad * kPad;
     const size_t keys = last - first;
     const size_t padded = (keys + kPad - 1) / kPad * kPad;
     multiply<false>(task.queries + begin * task.query_stride, task.query_stride, 1,

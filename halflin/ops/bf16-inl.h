@@ -1,5 +1,5 @@
-// bfloat16 rounding for Highway kernels (its own demotion truncates in some releases). Included once
-// per SIMD target.
+// bfloat16 rounding for Highway kernels (its own demotion truncates in some releases). Included
+// once per SIMD target.
 #if defined(HALFLIN_OPS_BF16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HALFLIN_OPS_BF16_INL_H_
 #undef HALFLIN_OPS_BF16_INL_H_

@@ -92,9 +92,10 @@ struct Linear::State {
     const memory::desc bias_desc = rows_desc(1, out, out, false);
     const bool has_bias = !bias.empty();
 #if DNNL_VERSION_MAJOR >= 3
-    plan.desc = has_bias ? dnnl::matmul::primitive_desc(cpu_engine(), plan.x, weights, bias_desc,
-                                                        plan.y, attr)
-                         : dnnl::matmul::primitive_desc(cpu_engine(), plan.x, weights, plan.y, attr);
+    plan.desc =
+        has_bias
+            ? dnnl::matmul::primitive_desc(cpu_engine(), plan.x, weights, bias_desc, plan.y, attr)
+            : dnnl::matmul::primitive_desc(cpu_engine(), plan.x, weights, plan.y, attr);
 #else
     const dnnl::matmul::desc desc = has_bias
                                         ? dnnl::matmul::desc(plan.x, weights, bias_desc, plan.y)
@@ -133,8 +134,7 @@ struct Linear::State {
         {DNNL_ARG_SRC, wrap(p.x, x.data)},
         {DNNL_ARG_WEIGHTS, wrap(packed_desc, packed.data())},
         {DNNL_ARG_DST, wrap(p.y, y.data)},
-        {DNNL_ARG_SCRATCHPAD,
-         wrap(p.desc.scratchpad_desc(), thread.scratch_of(p.scratch_bytes))}};
+        {DNNL_ARG_SCRATCHPAD, wrap(p.desc.scratchpad_desc(), thread.scratch_of(p.scratch_bytes))}};
     if (!bias.empty()) {
       args.emplace(DNNL_ARG_BIAS, wrap(rows_desc(1, out, out, false), bias.data()));
     }
@@ -228,8 +228,8 @@ Linear::Linear(MatView<const float> weight, bool in_by_out, std::span<const floa
   s.packed_desc = s.make_plan(block, any).desc.weights_desc();
   s.packed = Matrix<unsigned char>(1, s.packed_desc.get_size());
 
-  const memory::dims strides = in_by_out ? memory::dims{dim(weight.stride), 1}
-                                         : memory::dims{1, dim(weight.stride)};
+  const memory::dims strides =
+      in_by_out ? memory::dims{dim(weight.stride), 1} : memory::dims{1, dim(weight.stride)};
   const memory::desc plain({dim(s.in), dim(s.out)}, memory::data_type::f32, strides);
   memory from = wrap(plain, weight.data);
   memory to = wrap(s.packed_desc, s.packed.data());

@@ -34,8 +34,7 @@ struct Operand {
   size_t stride = 0;
 
   Operand() = default;
-  Operand(MatView<const float> m)
-      : data(m.data), rows(m.rows), cols(m.cols), stride(m.stride) {}
+  Operand(MatView<const float> m) : data(m.data), rows(m.rows), cols(m.cols), stride(m.stride) {}
   Operand(MatView<float> m) : Operand(MatView<const float>(m)) {}
   Operand(MatView<const bf16> m)
       : data(m.data), is_bf16(true), rows(m.rows), cols(m.cols), stride(m.stride) {}

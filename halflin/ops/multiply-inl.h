@@ -52,8 +52,8 @@ HWY_INLINE void multiply_block(const T* HWY_RESTRICT a, size_t a_row, size_t a_k
   }
 }
 
-// c [m, n] (+)= a [m, k] b [k, n], where a's element (r, i) is a[r * a_row + i * a_k] (so a may be a
-// transpose), and b's and c's rows are b_row and c_row elements apart. n is rounded up to two
+// c [m, n] (+)= a [m, k] b [k, n], where a's element (r, i) is a[r * a_row + i * a_k] (so a may be
+// a transpose), and b's and c's rows are b_row and c_row elements apart. n is rounded up to two
 // vectors: b must be readable and c writable that far.
 template <bool accumulate, class T>
 HWY_INLINE void multiply(const T* a, size_t a_row, size_t a_k, const T* b, size_t b_row, T* c,

@@ -12,7 +12,8 @@ HWY_BEFORE_NAMESPACE();
 namespace halflin {
 namespace HWY_NAMESPACE {
 
-// One tile of c. y's and c's tiles are copied into padded scratch, so that any width is whole vectors.
+// One tile of c. y's and c's tiles are copied into padded scratch, so that any width is whole
+// vectors.
 void accumulate_tile(MatView<const double> x, MatView<const double> y, MatView<double> c) {
   constexpr size_t kDepth = 256;  // rows of x and y a pass: x's and y's tiles stay in the L2 cache
   constexpr size_t kWidth = 64;

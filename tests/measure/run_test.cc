@@ -1,10 +1,11 @@
+#include "halflin/measure/run.h"
+
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 
 #include "halflin/base/error.h"
-#include "halflin/measure/run.h"
 
 namespace halflin {
 namespace {

@@ -39,7 +39,8 @@ TEST(Windows, RangesAreHalfOpen) {
   EXPECT_EQ(parse_window_range("90:106", 200, 512).count(), 16u);
   EXPECT_EQ(parse_window_range(":", 200, 512).end, 200u);
   EXPECT_EQ(parse_window_range("5:", 200, 512).begin, 5u);
-  for (const char* bad : {"", "5", "a:b", "5:5", "7:3", "1:2:3", "-1:4", "1:99999999999999999999"}) {
+  for (const char* bad :
+       {"", "5", "a:b", "5:5", "7:3", "1:2:3", "-1:4", "1:99999999999999999999"}) {
     EXPECT_THROW(parse_window_range(bad, 200, 512), UsageError) << bad;
   }
   EXPECT_CONTAINS(error_of([] { parse_window_range("190:210", 200, 512); }),
@@ -59,10 +60,8 @@ std::multiset<int32_t> tokens_of(const Splits& splits) {
 
 TEST(WindowSplits, NeverShareAToken) {
   const Windows windows = numbered(3000, 16);
-  SplitSizes sizes{.fit_tokens = 500,
-                   .train_tokens = 700,
-                   .calibration_tokens = 100,
-                   .eval_tokens = 300};
+  SplitSizes sizes{
+      .fit_tokens = 500, .train_tokens = 700, .calibration_tokens = 100, .eval_tokens = 300};
   for (const char* eval : {"0:20", "40:59", "100:119", "168:187"}) {
     sizes.eval_windows = eval;
     const Splits splits = make_window_splits(windows, sizes);
@@ -76,16 +75,16 @@ TEST(WindowSplits, NeverShareAToken) {
 
 TEST(WindowSplits, RowsThatPredictNothingDoNotTrainGates) {
   const Splits splits = make_window_splits(
-      numbered(2000, 16), {.fit_tokens = 16, .train_tokens = 16, .calibration_tokens = 16,
-                           .eval_tokens = 16});
+      numbered(2000, 16),
+      {.fit_tokens = 16, .train_tokens = 16, .calibration_tokens = 16, .eval_tokens = 16});
   EXPECT_EQ(splits.fit[0].use.back(), 1);
   EXPECT_EQ(splits.train[0].use.back(), 0);
 }
 
 TEST(WindowSplits, RefuseOverlapAndShortText) {
   const Windows windows = numbered(1600, 16);
-  SplitSizes sizes{.fit_tokens = 160, .train_tokens = 160, .calibration_tokens = 160,
-                   .eval_tokens = 160};
+  SplitSizes sizes{
+      .fit_tokens = 160, .train_tokens = 160, .calibration_tokens = 160, .eval_tokens = 160};
   sizes.fit_windows = "0:30";
   sizes.eval_windows = "29:40";
   EXPECT_CONTAINS(error_of([&] { make_window_splits(windows, sizes); }),
@@ -165,9 +164,8 @@ TEST(PaperSplits, TakeTheOfficialScriptsLines) {
 TEST(PaperSplits, CutLongLinesAndRefuseShortTexts) {
   std::string text;
   for (size_t i = 0; i < 2500; ++i) text += std::string(700, 'q') + "\n";
-  const Splits splits = make_paper_splits(letters(), text, 300, {.fit_tokens = 1000,
-                                                                .train_tokens = 1000,
-                                                                .eval_tokens = 1000});
+  const Splits splits = make_paper_splits(
+      letters(), text, 300, {.fit_tokens = 1000, .train_tokens = 1000, .eval_tokens = 1000});
   EXPECT_EQ(splits.fit[0].batch.offsets[1], 300u);    // the model's positions
   EXPECT_EQ(splits.train[0].batch.offsets[1], 256u);  // the script's cut
   EXPECT_CONTAINS(error_of([] { make_paper_splits(letters(), "one line\n", 300, {}); }),

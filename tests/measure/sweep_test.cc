@@ -27,15 +27,14 @@ class SweepTest : public testing::TestWithParam<const char*> {
  protected:
   Model model_ = [] {
     ThreadPool pool(1);
-    return load_model(pool,
-                      read_checkpoint(std::string(HALFLIN_FIXTURES "/models/") + GetParam()),
+    return load_model(pool, read_checkpoint(std::string(HALFLIN_FIXTURES "/models/") + GetParam()),
                       Precision::kF32, kWindow);
   }();
-  Splits splits_ = make_window_splits(random_text(model_.config.vocab, 60),
-                                      {.fit_tokens = 12 * kWindow,
-                                       .train_tokens = 20 * kWindow,
-                                       .calibration_tokens = 10 * kWindow,
-                                       .eval_tokens = 18 * kWindow});
+  Splits splits_ =
+      make_window_splits(random_text(model_.config.vocab, 60), {.fit_tokens = 12 * kWindow,
+                                                                .train_tokens = 20 * kWindow,
+                                                                .calibration_tokens = 10 * kWindow,
+                                                                .eval_tokens = 18 * kWindow});
   SweepOptions options_ = [this] {
     SweepOptions options;
     for (size_t l = 0; l < model_.config.layers; ++l) options.layers.push_back(l);
@@ -52,7 +51,8 @@ class SweepTest : public testing::TestWithParam<const char*> {
     std::vector<std::string> json;
     std::vector<double> base;
   };
-  Run run(int threads, const std::function<bool(size_t)>& finished = [](size_t) { return false; }) {
+  Run run(
+      int threads, const std::function<bool(size_t)>& finished = [](size_t) { return false; }) {
     ThreadPool pool(threads);
     Run run;
     const SweepBaseline* baseline = nullptr;
@@ -98,11 +98,12 @@ class SweepTest : public testing::TestWithParam<const char*> {
     for (const Sample& sample : splits_.fit) {
       embed(model_, sample.batch, residual.view());
       for (size_t l = 0; l <= layer; ++l) {
-        const MutableOperand x = attention_step(pool, model_, l, sample.batch.offsets,
-                                                residual.view(), workspace);
+        const MutableOperand x =
+            attention_step(pool, model_, l, sample.batch.offsets, residual.view(), workspace);
         apply_mlp(pool, model_.layers[l].mlp, x, false, f.view(), workspace.mlp);
         for (size_t i = 0; i < f.size(); ++i) residual.data()[i] += f.data()[i];
-        if (l == layer) moments.add(pool, MatView<const float>(x.f32_row(0), x.rows, x.cols), f.view());
+        if (l == layer)
+          moments.add(pool, MatView<const float>(x.f32_row(0), x.rows, x.cols), f.view());
       }
     }
     return moments;
@@ -187,7 +188,10 @@ INSTANTIATE_TEST_SUITE_P(Models, SweepTest,
 
 nlohmann::json layer_of(double delta, double lo, double hi, double p) {
   return {{"all_linear",
-           {{"delta_ppl_pct", delta}, {"ci_lo", lo}, {"ci_hi", hi}, {"p", p},
+           {{"delta_ppl_pct", delta},
+            {"ci_lo", lo},
+            {"ci_hi", hi},
+            {"p", p},
             {"too_few_windows", false}}},
           {"gates", nlohmann::json::array()}};
 }
@@ -195,7 +199,8 @@ nlohmann::json layer_of(double delta, double lo, double hi, double p) {
 TEST(SweepVerdicts, NeedTheIntervalAndHolm) {
   const auto verdicts = [](const std::vector<nlohmann::json>& layers) {
     std::vector<std::string> out;
-    const nlohmann::json result = assemble_sweep(nlohmann::json::object(), nlohmann::json::object(), layers, layers.size());
+    const nlohmann::json result =
+        assemble_sweep(nlohmann::json::object(), nlohmann::json::object(), layers, layers.size());
     for (const auto& layer : result["layers"]) out.push_back(layer["all_linear"]["verdict"]);
     return out;
   };
@@ -204,8 +209,9 @@ TEST(SweepVerdicts, NeedTheIntervalAndHolm) {
             (std::vector<std::string>{"better", "free", "costs", "undecided"}));
   // p = 0.02 is significant alone, not among three layers.
   EXPECT_EQ(verdicts({layer_of(3, 0.5, 5, 0.02)})[0], "costs");
-  EXPECT_EQ(verdicts({layer_of(3, 0.5, 5, 0.02), layer_of(3, -1, 5, 0.6), layer_of(3, -1, 5, 0.7)})[0],
-            "undecided");
+  EXPECT_EQ(
+      verdicts({layer_of(3, 0.5, 5, 0.02), layer_of(3, -1, 5, 0.6), layer_of(3, -1, 5, 0.7)})[0],
+      "undecided");
 }
 
 TEST(SweepStore, RefusesAnotherRun) {

@@ -1,4 +1,5 @@
-// One file a family: its config keys and tensor names. parse_config and parse_gguf_config look here.
+// One file a family: its config keys and tensor names. parse_config and parse_gguf_config look
+// here.
 #pragma once
 
 #include "halflin/model/config.h"

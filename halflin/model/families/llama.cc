@@ -94,8 +94,7 @@ Architecture llama_from_gguf(const ConfigReader& reader) {
   set_heads(reader, heads, reader.count_or("llama.attention.head_count_kv", heads),
             reader.count_or("llama.attention.key_length", 0), config);
   config.attention.window = reader.count_or("llama.attention.sliding_window", 0);
-  const size_t dims =
-      reader.count_or("llama.rope.dimension_count", config.attention.head_dim);
+  const size_t dims = reader.count_or("llama.rope.dimension_count", config.attention.head_dim);
   config.rope.dims = dims;
   config.rope.frequencies =
       rope_frequencies(dims, reader.number_or("llama.rope.freq_base", 10000.f));

@@ -47,8 +47,8 @@ Architecture neox_from_hf(const ConfigReader& reader) {
     fail("{}: rotary fraction {} should be in (0, 1]", reader.file(), fraction);
   }
   const auto dims = static_cast<size_t>(static_cast<float>(config.attention.head_dim) * fraction);
-  config.rope = make_rope(reader, dims, reader.number_or("rotary_emb_base", 10000.f),
-                          config.max_positions);
+  config.rope =
+      make_rope(reader, dims, reader.number_or("rotary_emb_base", 10000.f), config.max_positions);
 
   TensorLayout& layout = architecture.layout;
   layout.qkv_order = QkvOrder::kPerHead;
