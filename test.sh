@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # Builds halflin and runs every test and check. Debian 12 or 13, as root or with sudo; installs what is missing.
 #
-# Usage: ./test.sh            everything
+# Usage: ./test.sh            everything but clang-tidy
 #        ./test.sh --quick    the g++ build and its tests alone
+#        ./test.sh --tidy     everything, clang-tidy too, which takes as long as all the rest
 #
 #   1. packages, and SmolLM2-135M for the tests on a real model (skipped where it cannot be fetched)
 #   2. clang-format
 #   3. g++, Release, warnings are errors: all tests
 #   4. clang, address and undefined-behaviour sanitizers, warnings are errors: unit tests, and each fuzz target for
 #      ten seconds
-#   5. clang-tidy, on files that changed since it last passed
+#   5. with --tidy: clang-tidy, on files that changed since it last passed
 #
 # HALFLIN_JOBS: compilers to run at once (default: one a core, memory permitting).
 set -euo pipefail
@@ -17,11 +18,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")"
 . scripts/common.sh
 
 quick=false
+tidy=false
 case "${1:-}" in
   '') ;;
   --quick) quick=true ;;
+  --tidy) tidy=true ;;
   -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "$0"; exit 0 ;;
-  *) printf 'usage: %s [--quick]\n' "$0" >&2; exit 2 ;;
+  *) printf 'usage: %s [--quick|--tidy]\n' "$0" >&2; exit 2 ;;
 esac
 
 # The code is formatted and tidied with this version; others judge differently.
@@ -65,7 +68,9 @@ build sanitize
 # The real model is for optimised code: it is skipped here.
 HALFLIN_SMOLLM2=/nonexistent run_tests sanitize
 
-if is_llvm clang-tidy; then
+if ! $tidy; then
+  say "clang-tidy: run by ./test.sh --tidy"
+elif is_llvm clang-tidy; then
   # A file is tidied again when it, any header or the configuration changes.
   stamps=build-sanitize/tidy
   mkdir -p "$stamps"
@@ -77,12 +82,12 @@ if is_llvm clang-tidy; then
     [[ "$(cat "$stamp" 2>/dev/null)" == "$key" ]] || stale+=("$file $stamp $key")
   done
   say "clang-tidy: ${#stale[@]} files"
-  tidy() {
+  tidy_file() {
     clang-tidy -p build-sanitize --quiet "$1" 2>/dev/null && echo "$3" >"$2"
   }
-  export -f tidy
+  export -f tidy_file
   if [[ ${#stale[@]} -gt 0 ]]; then
-    printf '%s\n' "${stale[@]}" | xargs -P "$(build_jobs)" -L 1 bash -c 'tidy "$@"' tidy \
+    printf '%s\n' "${stale[@]}" | xargs -P "$(build_jobs)" -L 1 bash -c 'tidy_file "$@"' tidy_file \
       || die "clang-tidy found something (above)"
   fi
 else
