@@ -23,12 +23,12 @@ void run(const Options& options) {
   const Tokenizer tokenizer = read_tokenizer(checkpoint);
   const Text text = read_text(options.text.path);
   const Windows windows(tokenizer.encode(text.bytes), options.text.window,
-                        bos_of(tokenizer, options.text.bos, options.common.model));
+                        bos_of(tokenizer, options.text.bos, options.common.model), text.path);
   if (windows.count() == 0) {
     fail("{}: too short for one window of {} tokens", options.text.path, options.text.window);
   }
   const WindowRange range =
-      parse_window_range(options.windows, windows.count(), options.text.window);
+      parse_window_range(options.windows, windows.count(), options.text.window, text.path);
   std::vector<Batch> batches;
   for (size_t w = range.begin; w < range.end; ++w) batches.push_back(windows.batch(w));
 

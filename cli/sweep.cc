@@ -157,11 +157,12 @@ void run(Options& options) {
         options,
         "--protocol paper repeats the official script, flaws included: lines without context, gate "
         "and evaluation lines that overlap, no calibration");
-    splits = make_paper_splits(tokenizer, text.bytes, config.max_positions, options.sizes);
+    splits =
+        make_paper_splits(tokenizer, text.bytes, config.max_positions, options.sizes, text.path);
   } else {
     check_window(checkpoint, options.text.window);  // before --out is taken for this run
     const Windows windows(tokenizer.encode(text.bytes), options.text.window,
-                          bos_of(tokenizer, options.text.bos, options.common.model));
+                          bos_of(tokenizer, options.text.bos, options.common.model), text.path);
     splits = make_window_splits(windows, options.sizes);
   }
 

@@ -84,7 +84,7 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
   size_t needed = 0;
   for (Placement& p : placements) {
     if (*p.given) {
-      p.range = parse_window_range(**p.given, windows.count(), windows.window());
+      p.range = parse_window_range(**p.given, windows.count(), windows.window(), windows.name());
       needed += p.range->count();
     } else {
       check_tokens(p.name, p.tokens);
@@ -92,10 +92,9 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
     }
   }
   const auto too_short = [&]() {
-    fail(
-        "the text is too short for the splits asked: {} tokens are needed ({} windows of {}), "
-        "found {}",
-        needed * windows.window(), needed, windows.window(), windows.count() * windows.window());
+    fail("{}: too short for the splits asked: {} tokens are needed ({} windows of {}), found {}",
+         windows.name(), needed * windows.window(), needed, windows.window(),
+         windows.count() * windows.window());
   };
   if (needed > windows.count()) too_short();
   for (const Placement& a : placements) {
@@ -137,7 +136,7 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
 }
 
 Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size_t max_positions,
-                         const SplitSizes& sizes) {
+                         const SplitSizes& sizes, const std::string& name) {
   check_tokens("fit", sizes.fit_tokens);
   if (sizes.needs_gates) check_tokens("train", sizes.train_tokens);
   check_tokens("test", sizes.eval_tokens);
@@ -193,9 +192,9 @@ Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size
   splits.test = packer.take();
   if (fit == 0 || predictions == 0 || (sizes.needs_gates && train == 0)) {
     fail(
-        "the text is too short for the paper's protocol: it needs 3000 lines (2500 without gates), "
-        "found {}",
-        lines.size());
+        "{}: too short for the paper's protocol: it needs 3000 lines (2500 without gates), found "
+        "{}",
+        name, lines.size());
   }
   splits.description = {{"unit", "line"},
                         {"fit", {{"lines", {0, 500}}, {"tokens", fit}}},

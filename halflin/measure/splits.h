@@ -47,6 +47,6 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes);
 // at least 4 tokens, the first train_tokens predicted positions), 2000-2499 test (cut at 512, until
 // eval_tokens predictions are reached). Gates and evaluation share lines, as they do there.
 Splits make_paper_splits(const Tokenizer& tokenizer, std::string_view text, size_t max_positions,
-                         const SplitSizes& sizes);
+                         const SplitSizes& sizes, const std::string& name = "text");
 
 }  // namespace halflin

@@ -19,7 +19,8 @@ size_t parse_bound(std::string_view text, const std::string& whole) {
 
 }  // namespace
 
-WindowRange parse_window_range(const std::string& text, size_t available, size_t window) {
+WindowRange parse_window_range(const std::string& text, size_t available, size_t window,
+                               const std::string& name) {
   const size_t colon = text.find(':');
   if (colon == std::string::npos) {
     throw UsageError(fmt::format("\"{}\" is no range of windows: expected A:B", text));
@@ -34,14 +35,19 @@ WindowRange parse_window_range(const std::string& text, size_t available, size_t
     throw UsageError(fmt::format("windows {}: the range holds no window", text));
   }
   if (range.end > available) {
-    fail("windows {}: needs {} tokens of text, found {} whole windows of {}", text,
+    fail("{}: windows {}: needs {} tokens of text, found {} whole windows of {}", name, text,
          range.end * window, available, window);
   }
   return range;
 }
 
-Windows::Windows(std::vector<int32_t> ids, size_t window, std::optional<int32_t> bos)
-    : ids_(std::move(ids)), window_(window), bos_(bos), step_(bos ? window - 1 : window) {
+Windows::Windows(std::vector<int32_t> ids, size_t window, std::optional<int32_t> bos,
+                 std::string name)
+    : ids_(std::move(ids)),
+      window_(window),
+      bos_(bos),
+      name_(std::move(name)),
+      step_(bos ? window - 1 : window) {
   if (window < 2) throw UsageError(fmt::format("--window {}: at least 2 tokens", window));
   count_ = ids_.size() / step_;
 }
