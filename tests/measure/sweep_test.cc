@@ -223,7 +223,7 @@ TEST(SweepStore, RefusesAnotherRun) {
   SweepStore(folder.path / "run", other);
   other["seed"] = 2;
   EXPECT_CONTAINS(error_of([&] { SweepStore(folder.path / "run", other); }),
-                  "\"seed\" is 1 there and 2 here");
+                  "seed is 1 there and 2 here");
 }
 
 }  // namespace
