@@ -76,7 +76,7 @@ elif is_llvm clang-tidy; then
   mkdir -p "$stamps"
   common="$({ cat .clang-tidy; sources | grep '\.h$' | xargs cat; } | sha256sum)"
   stale=()
-  for file in $(sources | grep '\.cc$' | grep -v '^bench/'); do
+  for file in $(sources | grep -E '^(halflin|cli)/.*\.cc$'); do
     key="$({ echo "$common"; cat "$file"; } | sha256sum | cut -c1-16)"
     stamp="$stamps/${file//\//_}"
     [[ "$(cat "$stamp" 2>/dev/null)" == "$key" ]] || stale+=("$file $stamp $key")
