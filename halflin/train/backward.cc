@@ -12,8 +12,9 @@ namespace {
 // One batch on its way through the model.
 class Pass {
  public:
+  // `keep`: what the backward pass needs of every layer.
   Pass(ThreadPool& pool, TrainModel& model, const Batch& batch, const Objective& objective,
-       TrainWorkspace& workspace)
+       TrainWorkspace& workspace, bool keep)
       : pool_(pool),
         model_(model),
         batch_(batch),
@@ -21,9 +22,13 @@ class Pass {
         ws_(workspace),
         shared_{pool, workspace.precision == Precision::kBF16 && has_native_bf16(),
                 workspace.weight, workspace.gradient},
-        rows_(batch.rows()) {
-    ws_.residuals.resize(model.config.layers + 1);
-    ws_.activations.resize(ws_.recompute ? 1 : model.config.layers);
+        rows_(batch.rows()),
+        keep_streams_(keep),
+        keep_activations_(keep && !workspace.recompute) {
+    const size_t streams = keep_streams_ ? model.config.layers + 1 : 2;
+    const size_t layers = keep_activations_ ? model.config.layers : 1;
+    if (ws_.residuals.size() < streams) ws_.residuals.resize(streams);
+    if (ws_.activations.size() < layers) ws_.activations.resize(layers);
     ws_.positions.resize(rows_);
     for (size_t s = 0; s < batch.sequences(); ++s) {
       const size_t length = batch.offsets[s + 1] - batch.offsets[s];
@@ -113,9 +118,11 @@ class Pass {
 
  private:
   size_t d_model() const { return model_.config.d_model; }
-  MatView<float> residual(size_t l) { return ws_.residuals[l].view(rows_, d_model()); }
+  MatView<float> residual(size_t l) {
+    return ws_.residuals[keep_streams_ ? l : l % 2].view(rows_, d_model());
+  }
   MatView<float> dresidual() { return ws_.dresidual.view(rows_, d_model()); }
-  LayerActivations& activations(size_t l) { return ws_.activations[ws_.recompute ? 0 : l]; }
+  LayerActivations& activations(size_t l) { return ws_.activations[keep_activations_ ? l : 0]; }
   MutableOperand mlp_in(LayerActivations& kept) {
     return kept.mlp_in.view(shared_.is_bf16, rows_, d_model());
   }
@@ -293,6 +300,7 @@ class Pass {
   TrainWorkspace& ws_;
   TrainPass shared_;
   size_t rows_;
+  bool keep_streams_, keep_activations_;
   PassResult result_;
 };
 
@@ -301,7 +309,7 @@ class Pass {
 PassResult backward(ThreadPool& pool, TrainModel& model, const Batch& batch,
                     const Objective& objective, TrainWorkspace& workspace,
                     const MlpOutputHook& hook) {
-  Pass pass(pool, model, batch, objective, workspace);
+  Pass pass(pool, model, batch, objective, workspace, /*keep=*/true);
   pass.forward();
   pass.head(/*differentiate=*/true);
   pass.layers_backward(hook);
@@ -310,7 +318,7 @@ PassResult backward(ThreadPool& pool, TrainModel& model, const Batch& batch,
 
 PassResult evaluate(ThreadPool& pool, TrainModel& model, const Batch& batch,
                     const Objective& objective, TrainWorkspace& workspace) {
-  Pass pass(pool, model, batch, objective, workspace);
+  Pass pass(pool, model, batch, objective, workspace, /*keep=*/false);
   pass.forward();
   pass.head(/*differentiate=*/false);
   return pass.take_result();

@@ -32,7 +32,7 @@ struct TrainWorkspace {
   // arithmetic in the layers, activations of one layer instead of all.
   bool recompute = false;
 
-  std::vector<FloatBuffer> residuals;         // layers + 1: [T, d] each
+  std::vector<FloatBuffer> residuals;         // [T, d]: layers + 1, or two that take turns
   std::vector<LayerActivations> activations;  // one a layer, or one
   OperandGrowth weight, gradient, final_hidden;
   FloatBuffer dresidual, dnormed, dmixed, dqkv, dhidden;
