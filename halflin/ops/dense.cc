@@ -61,6 +61,7 @@ std::shared_ptr<const Plan> make_plan(const PlanKey& key) {
     return memory::desc({dim(rows), dim(cols)}, type_of(key.is_bf16),
                         memory::dims{dim(row), dim(col)});
   };
+  onednn_thread();  // before oneDNN asks how many threads a product may use: one
   auto plan = std::make_shared<Plan>();
   plan->a = matrix(key.m, key.k, key.a_row, key.a_col);
   plan->b = matrix(key.k, key.n, key.b_row, key.b_col);

@@ -84,6 +84,7 @@ struct Linear::State {
   std::map<PlanKey, Plan> plans;
 
   Plan make_plan(const PlanKey& key, const memory::desc& weights) const {
+    onednn_thread();  // before oneDNN asks how many threads a product may use: one
     Plan plan;
     plan.x = rows_desc(key.rows, in, key.x_stride, is_bf16);
     plan.y = rows_desc(key.rows, out, key.y_stride, key.y_is_bf16);
