@@ -338,6 +338,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
         apply_cheap(c_.pool, surrogate_, view.x, false, view.cheap, worker.workspace.mlp);
 
         std::vector<double> energy(rows);
+        std::vector<uint8_t> is_sink(rows, 0);
         const double sink_norm = kSinkNorms * median_norm_;
         for (size_t s = 0; s + 1 < offsets.size(); ++s) {
           for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) {
@@ -350,6 +351,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
             sse[sequence + s] += energy[t];
             sst[sequence + s] += about_mean;
             if (squared_norm(view.full.row_span(t)) > sink_norm * sink_norm) {
+              is_sink[t] = 1;
               ++sinks[b];
             } else {
               sse_plain[sequence + s] += energy[t];
@@ -392,7 +394,8 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
                            variant.threshold;
                   break;
                 case Routed::Router::kRandom:
-                  linear = random.uniform() < variant.threshold;
+                  // Sinks stay: linearising them is ruinous, and would flatter the gates.
+                  linear = random.uniform() < variant.threshold && is_sink[t] == 0;
                   break;
                 case Routed::Router::kOracle:
                   linear = energy[t] < variant.threshold;

@@ -116,6 +116,25 @@ TEST_F(SmolLm2, SurrogatesAndFoldingEqualTheReference) {
   }
 }
 
+// Layer 11 writes attention sinks. Asked for every token, random routing takes all others exactly.
+TEST_F(SmolLm2, RandomRoutingSparesSinks) {
+  const SplitSizes sizes{
+      .fit_tokens = 2048, .train_tokens = 1024, .calibration_tokens = 1024, .eval_tokens = 1024};
+  SweepOptions options;
+  options.layers = {11};
+  options.gates = {"harm"};
+  options.rates = {1};
+  options.controls = true;
+  double baseline = 0;
+  const nlohmann::json layer = run(make_window_splits(windows(), sizes), options, &baseline)[0];
+  const nlohmann::json& random = layer["routing_controls"][0];
+  const double sinks = layer["sinks"];
+  EXPECT_EQ(random["name"], "random");
+  EXPECT_GE(sinks, 2);  // the first token of each window at least
+  EXPECT_NEAR(random["pct_linear"], 100 * (1 - sinks / 1024), 1e-9);
+  EXPECT_LT(random["delta_ppl_pct"], layer["all_linear"]["delta_ppl_pct"]);
+}
+
 TEST_F(SmolLm2, PaperProtocolEqualsTheOfficialScript) {
   SweepOptions options;
   options.layers = {15};
