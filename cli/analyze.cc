@@ -20,9 +20,8 @@ struct Options {
   Common common;
   TextOptions text;
   std::string second_text;
-  std::string out;
+  RunOptions run;
   std::string layers = ":";
-  std::string interval = "bca";
   size_t fit_tokens = 10000;
   size_t tokens = 25000;
   AnalysisOptions analysis;
@@ -51,7 +50,7 @@ nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint,
                           {"elsewhere_at_least", rules.elsewhere_at_least}}},
                         {"bootstrap",
                          {{"draws", analysis.draws},
-                          {"interval", options.interval},
+                          {"interval", options.run.interval},
                           {"confidence", analysis.interval.confidence},
                           {"unit", "window"}}}};
   return header;
@@ -80,8 +79,7 @@ void run(Options& options) {
   const Tokenizer tokenizer = read_tokenizer(checkpoint);
   AnalysisOptions& analysis = options.analysis;
   analysis.layers = parse_layers(options.layers, checkpoint.architecture.config.layers);
-  analysis.interval.kind =
-      options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+  analysis.interval.kind = parse_interval(options.run.interval);
   const Text text = read_text(options.text.path);
   const Text second = read_text(options.second_text);
   if (text.bytes == second.bytes) {
@@ -94,7 +92,7 @@ void run(Options& options) {
       options.tokens);
 
   const nlohmann::json header = make_header(options, checkpoint, text, second, texts);
-  const RunStore store(options.out, header);
+  const RunStore store(options.run.out, header);
   const auto update = [&]() {
     nlohmann::json result =
         assemble_analysis(header, store.finished(analysis.layers), analysis.layers.size());
@@ -104,7 +102,7 @@ void run(Options& options) {
   const bool lines = !options.common.quiet && !options.common.json;
   const size_t kept = store.finished(analysis.layers).size();
   if (kept != 0 && !options.common.quiet) {
-    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.out, kept,
+    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.run.out, kept,
                analysis.layers.size());
   }
   if (kept < analysis.layers.size()) {
@@ -159,7 +157,6 @@ void add_analyze(CLI::App& app, const std::string& command_line) {
       ->add_option("--second-text", options->second_text,
                    "another UTF-8 text, to see what carries over")
       ->required();
-  command->add_option("--out", options->out, "directory for the results")->required();
   command->add_option("--layers", options->layers,
                       "e.g. 0,5:9, the end of a range not included (default: all)");
   command
@@ -168,27 +165,10 @@ void add_analyze(CLI::App& app, const std::string& command_line) {
       ->capture_default_str();
   command->add_option("--fit-tokens", options->fit_tokens, "tokens that fit the surrogates")
       ->capture_default_str();
-  command->add_option("--ridge", analysis.ridge, "penalty of surrogates, on unnormalised sums")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", analysis.seed, "of the bootstrap, forests, clusters and noise")
-      ->capture_default_str();
-  command->add_option("--bootstrap", analysis.draws, "draws")
-      ->capture_default_str()
-      ->check(CLI::Range(100, 1000000));
-  command->add_option("--interval", options->interval, "95 % bootstrap interval")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bca", "percentile"}));
+  add_run(*command, options->run, "the bootstrap, forests, clusters and noise", analysis.seed,
+          analysis.draws, analysis.ridge);
   options->command = command_line;
-  command->final_callback([options] {
-    try {
-      run(*options);
-    } catch (const nlohmann::json::exception& error) {
-      // A file of an earlier run, without a key or with a value of another type.
-      fail("{}: no results as halflin writes them: {}; choose another --out", options->out,
-           error.what());
-    }
-  });
+  command->final_callback([options] { with_results_of(options->run.out, [&] { run(*options); }); });
 }
 
 }  // namespace halflin::cli

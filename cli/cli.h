@@ -2,12 +2,14 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
 #include "halflin/base/threads.h"
 #include "halflin/io/tokenizer.h"
+#include "halflin/measure/statistics.h"
 #include "halflin/model/model.h"
 
 namespace halflin::cli {
@@ -29,6 +31,17 @@ struct TextOptions {
   std::string dtype = "f32";
 };
 void add_text(CLI::App& command, TextOptions& text);
+
+// What commands that keep a directory of results share. `seeds` says what --seed feeds.
+struct RunOptions {
+  std::string out;
+  std::string interval = "bca";
+};
+void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint64_t& seed,
+             size_t& draws, double& ridge);
+IntervalKind parse_interval(const std::string& interval);
+// Calls run(), blaming files in `out` for JSON that is not as halflin writes it.
+void with_results_of(const std::string& out, const std::function<void()>& run);
 
 // Throws UsageError where an option's value is NaN, which passes CLI11's checks of ranges.
 void refuse_nan(const char* option, double value);

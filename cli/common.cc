@@ -30,6 +30,34 @@ void add_text(CLI::App& command, TextOptions& text) {
       ->check(CLI::IsMember({"f32", "bf16"}));
 }
 
+void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint64_t& seed,
+             size_t& draws, double& ridge) {
+  command.add_option("--out", run.out, "directory for the results")->required();
+  command.add_option("--ridge", ridge, "penalty of surrogates, on unnormalised sums")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--seed", seed, "of " + seeds)->capture_default_str();
+  command.add_option("--bootstrap", draws, "draws")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 1000000));
+  command.add_option("--interval", run.interval, "95 % bootstrap interval")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bca", "percentile"}));
+}
+
+IntervalKind parse_interval(const std::string& interval) {
+  return interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+}
+
+void with_results_of(const std::string& out, const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const nlohmann::json::exception& error) {
+    // A file of an earlier run, without a key or with a value of another type.
+    fail("{}: no results as halflin writes them: {}; choose another --out", out, error.what());
+  }
+}
+
 void refuse_nan(const char* option, double value) {
   if (std::isnan(value)) throw UsageError(fmt::format("{}: expected a number, found nan", option));
 }

@@ -1,6 +1,7 @@
 // halflin sweep: measure a model's MLP nonlinearity, layer by layer.
 #include "halflin/measure/sweep.h"
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <memory>
@@ -21,11 +22,10 @@ std::atomic<bool> interrupted{false};
 struct Options {
   Common common;
   TextOptions text;
-  std::string out;
+  RunOptions run;
   std::string layers = ":";
   std::string gates;
   std::string protocol = "halflin";
-  std::string interval = "bca";
   std::string fold;
   std::string rates = "0.25,0.5,0.75";
   SplitSizes sizes;
@@ -96,7 +96,7 @@ void complete(Options& options) {
   sweep.rates =
       sweep.gates.empty() ? std::vector<double>() : parse_shares(options.rates, "--rates");
   sweep.fold = parse_shares(options.fold, "--fold");
-  sweep.interval.kind = options.interval == "bca" ? IntervalKind::kBCa : IntervalKind::kPercentile;
+  sweep.interval.kind = parse_interval(options.run.interval);
   options.sizes.needs_gates = !sweep.gates.empty();
   if (!paper) {
     sweep.skip_gates_above_pct = std::numeric_limits<double>::infinity();
@@ -135,7 +135,7 @@ nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint,
                         {"seed", sweep.seed},
                         {"bootstrap",
                          {{"draws", sweep.draws},
-                          {"interval", options.interval},
+                          {"interval", options.run.interval},
                           {"confidence", sweep.interval.confidence},
                           {"unit", options.protocol == "paper" ? "line" : "window"}}}};
   return header;
@@ -167,7 +167,7 @@ void run(Options& options) {
   }
 
   const nlohmann::json header = make_header(options, checkpoint, text, splits);
-  const SweepStore store(options.out, header);
+  const SweepStore store(options.run.out, header);
   const auto finished = [&](size_t layer) { return store.layer(layer).has_value(); };
   const auto update = [&]() {
     nlohmann::json result =
@@ -178,7 +178,7 @@ void run(Options& options) {
   };
   const size_t kept = store.finished(sweep_options.layers).size();
   if (kept != 0 && !options.common.quiet) {
-    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.out, kept,
+    fmt::print(stderr, "{}: {} of {} layers are there already\n", options.run.out, kept,
                sweep_options.layers.size());
   }
 
@@ -234,7 +234,6 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
   add_text(*command, options->text);
   SweepOptions& sweep = options->sweep;
   SplitSizes& sizes = options->sizes;
-  command->add_option("--out", options->out, "directory for the results")->required();
   command->add_option("--layers", options->layers,
                       "e.g. 0,5:9, the end of a range not included (default: all)");
   command->add_option(
@@ -262,9 +261,6 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
   command->add_option("--train-windows", sizes.train_windows, "likewise");
   command->add_option("--calibration-windows", sizes.calibration_windows, "likewise");
   command->add_option("--eval-windows", sizes.eval_windows, "likewise");
-  command->add_option("--ridge", sweep.ridge, "penalty of surrogates, on unnormalised sums")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--rates", options->rates, "shares of linear tokens at which gates are compared")
       ->capture_default_str();
@@ -279,24 +275,10 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
                     "also random and oracle routing; mean output, skip, low rank, narrow MLP");
   command->add_option("--rank", sweep.rank,
                       "of the low-rank control (default: a quarter of the width)");
-  command->add_option("--seed", sweep.seed, "of random routing and the bootstrap")
-      ->capture_default_str();
-  command->add_option("--bootstrap", sweep.draws, "draws")
-      ->capture_default_str()
-      ->check(CLI::Range(100, 1000000));
-  command->add_option("--interval", options->interval, "95 % bootstrap interval")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bca", "percentile"}));
+  add_run(*command, options->run, "random routing and the bootstrap", sweep.seed, sweep.draws,
+          sweep.ridge);
   options->command = command_line;
-  command->final_callback([options] {
-    try {
-      run(*options);
-    } catch (const nlohmann::json::exception& error) {
-      // A file of an earlier run, without a key or with a value of another type.
-      fail("{}: no results as halflin writes them: {}; choose another --out", options->out,
-           error.what());
-    }
-  });
+  command->final_callback([options] { with_results_of(options->run.out, [&] { run(*options); }); });
 }
 
 }  // namespace halflin::cli
