@@ -1,4 +1,5 @@
 // halflin info: what a checkpoint is.
+#include <algorithm>
 #include <memory>
 
 #include "cli/cli.h"

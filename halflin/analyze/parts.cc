@@ -1,5 +1,6 @@
 #include "halflin/analyze/parts.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace halflin {

@@ -1,5 +1,6 @@
 #include "halflin/measure/run.h"
 
+#include <algorithm>
 #include <charconv>
 #include <set>
 

@@ -1,5 +1,6 @@
 #include "halflin/measure/sweep_result.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace halflin {

@@ -1,6 +1,7 @@
 // Each op's backward against central differences of its formula in float64.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
