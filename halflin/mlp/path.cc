@@ -30,6 +30,15 @@ float gate_score(const Gate& gate, const Operand& row) {
   return static_cast<float>(sum + static_cast<double>(gate.bias));
 }
 
+// 0 for the full MLP, else the number of the first option whose gate lets the row pass.
+size_t choose_route(const MlpPath& path, const Operand& row) {
+  for (size_t i = 0; i < path.options.size(); ++i) {
+    const std::optional<Gate>& gate = path.options[i].gate;
+    if (!gate || gate_score(*gate, row) > gate->threshold) return i + 1;
+  }
+  return 0;
+}
+
 Operand gather(const Operand& x, std::span<const size_t> rows, MutableOperand to) {
   for (size_t i = 0; i < rows.size(); ++i) {
     std::memcpy(static_cast<unsigned char*>(to.data) + i * row_bytes(x), row_of(x, rows[i]),
@@ -111,29 +120,32 @@ void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumu
 
 void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
                 MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route) {
-  if (!route.empty()) std::fill(route.begin(), route.end(), path.cheap && !path.gate ? 1 : 0);
-  if (!path.cheap) return apply_mlp(pool, mlp, x, accumulate, y, scratch);
-  if (!path.gate) return apply_cheap(pool, *path.cheap, x, accumulate, y, scratch);
-
-  scratch.cheap_rows.clear();
-  scratch.full_rows.clear();
-  for (size_t t = 0; t < x.rows; ++t) {
-    const bool cheap = gate_score(*path.gate, x.row_range(t, 1)) > path.gate->threshold;
-    (cheap ? scratch.cheap_rows : scratch.full_rows).push_back(t);
-    if (cheap && !route.empty()) route[t] = 1;
+  const auto run = [&](size_t way, Operand in, bool add, MatView<float> out) {
+    if (way == 0) return apply_mlp(pool, mlp, in, add, out, scratch);
+    apply_cheap(pool, *path.options[way - 1].path, in, add, out, scratch);
+  };
+  if (path.options.empty() || !path.options.front().gate) {
+    const uint8_t way = path.options.empty() ? 0 : 1;
+    std::fill(route.begin(), route.end(), way);
+    return run(way, x, accumulate, y);
   }
-  const auto run = [&](const std::vector<size_t>& rows, const auto& apply) {
-    if (rows.empty()) return;
+
+  scratch.routes.resize(std::max(scratch.routes.size(), path.options.size() + 1));
+  for (std::vector<size_t>& rows : scratch.routes) rows.clear();
+  for (size_t t = 0; t < x.rows; ++t) {
+    const size_t way = choose_route(path, x.row_range(t, 1));
+    scratch.routes[way].push_back(t);
+    if (!route.empty()) route[t] = static_cast<uint8_t>(way);
+  }
+  for (size_t way = 0; way <= path.options.size(); ++way) {
+    const std::vector<size_t>& rows = scratch.routes[way];
+    if (rows.empty()) continue;
+    if (rows.size() == x.rows) return run(way, x, accumulate, y);
     const Operand inputs = gather(x, rows, scratch.gathered.view(rows.size(), x.cols));
     const MatView<float> outputs(scratch.routed.data(), rows.size(), y.cols);
-    apply(inputs, outputs);
+    run(way, inputs, false, outputs);
     scatter(outputs, rows, accumulate, y);
-  };
-  run(scratch.cheap_rows, [&](Operand in, MatView<float> out) {
-    apply_cheap(pool, *path.cheap, in, false, out, scratch);
-  });
-  run(scratch.full_rows,
-      [&](Operand in, MatView<float> out) { apply_mlp(pool, mlp, in, false, out, scratch); });
+  }
 }
 
 }  // namespace halflin

@@ -41,20 +41,25 @@ struct CheapPath {
 double path_flops(const Mlp& mlp);
 double path_flops(const CheapPath& path);
 
-// What stands in one layer's MLP's place.
+// A cheap way past the full MLP, and which tokens may take it.
+struct PathOption {
+  std::shared_ptr<const CheapPath> path;
+  std::optional<Gate> gate;  // none: every token
+};
+
+// What stands in one layer's MLP's place: each token takes the first option whose gate lets it
+// pass, and the full MLP where none does. Without options that is every token.
 struct MlpPath {
-  std::shared_ptr<const CheapPath> cheap;  // null: the full MLP for every token
-  std::optional<Gate> gate;                // which tokens go the cheap way; none: all of them
+  std::vector<PathOption> options;
 };
 
 // Buffers of MLP evaluation for up to `rows` tokens at a time.
 struct MlpScratch {
-  OperandBuffer hidden;    // [rows, h] activations of the neurons
-  Matrix<float> up;        // [rows, h] of a gated MLP
-  OperandBuffer gathered;  // [rows, d] inputs of the tokens of one route
-  Matrix<float> routed;    // [rows, d] their outputs
-  std::vector<size_t> cheap_rows;
-  std::vector<size_t> full_rows;
+  OperandBuffer hidden;                     // [rows, h] activations of the neurons
+  Matrix<float> up;                         // [rows, h] of a gated MLP
+  OperandBuffer gathered;                   // [rows, d] inputs of the tokens of one route
+  Matrix<float> routed;                     // [rows, d] their outputs
+  std::vector<std::vector<size_t>> routes;  // rows by route
 
   MlpScratch() = default;
   MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);
@@ -70,8 +75,9 @@ void apply_mlp(ThreadPool& pool, const Mlp& mlp, Operand x, bool accumulate, Mat
 void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumulate,
                  MatView<float> y, MlpScratch& scratch);
 
-// The seam: each token by the route its gate chooses, its rows gathered so that every route is one
-// matrix product. `route`, if not empty, receives 1 for each token that went the cheap way.
+// The seam: each token by the route its gates choose, its rows gathered so that every route is one
+// matrix product. `route`, if not empty, receives for each token 0 where it took the full MLP, else
+// the option's number, counted from 1.
 void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
                 MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route = {});
 

@@ -122,7 +122,7 @@ TEST_P(SweepTest, SurrogateLossesEqualTheForwardPassWithThatPath) {
     ThreadPool pool(1);
     const Affine affine = ridge(pool, slow_moments(layer.layer), options_.ridge);
     MlpPath path;
-    path.cheap = std::make_shared<CheapPath>(affine_path(affine, Precision::kF32));
+    path.options.push_back({std::make_shared<CheapPath>(affine_path(affine, Precision::kF32)), {}});
     expect_close(window_losses(layer.layer, path), layer.all_linear.loss);
     // A gate through the seam: the same surrogate, chosen token by token.
     const GateResult& harm = layer.gates.back();
@@ -143,10 +143,10 @@ TEST_P(SweepTest, SkipAndMeanEqualTheForwardPass) {
   const Run found = run(1);
   for (const LayerResult& layer : found.layers) {
     MlpPath path;
-    path.cheap = std::make_shared<CheapPath>();  // nothing at all
+    path.options.push_back({std::make_shared<CheapPath>(), {}});  // nothing at all
     expect_close(window_losses(layer.layer, path), layer.controls[1].loss);
     const Moments moments = slow_moments(layer.layer);
-    path.cheap = std::make_shared<CheapPath>(mean_path(moments.mean_y));
+    path.options[0].path = std::make_shared<CheapPath>(mean_path(moments.mean_y));
     expect_close(window_losses(layer.layer, path), layer.controls[0].loss);
   }
 }
