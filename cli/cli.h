@@ -32,6 +32,9 @@ struct TextOptions {
 };
 void add_text(CLI::App& command, TextOptions& text);
 
+// Seeds are uint64; CLI11 alone takes -1 and lets larger numbers saturate.
+CLI::Validator seed_range();
+
 // What commands that keep a directory of results share. `seeds` says what --seed feeds.
 struct RunOptions {
   std::string out;

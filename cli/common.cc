@@ -1,4 +1,6 @@
+#include <charconv>
 #include <cmath>
+#include <cstdint>
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
@@ -30,13 +32,23 @@ void add_text(CLI::App& command, TextOptions& text) {
       ->check(CLI::IsMember({"f32", "bf16"}));
 }
 
+CLI::Validator seed_range() {
+  const auto check = [](const std::string& text) -> std::string {
+    uint64_t seed = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
+    if (error == std::errc() && end == text.data() + text.size()) return {};
+    return fmt::format("\"{}\": expected a whole number from 0 to {}", text, UINT64_MAX);
+  };
+  return {check, "", "seed"};
+}
+
 void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint64_t& seed,
              size_t& draws, double& ridge) {
   command.add_option("--out", run.out, "directory for the results")->required();
   command.add_option("--ridge", ridge, "penalty of surrogates, on unnormalised sums")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
-  command.add_option("--seed", seed, "of " + seeds)->capture_default_str();
+  command.add_option("--seed", seed, "of " + seeds)->capture_default_str()->check(seed_range());
   command.add_option("--bootstrap", draws, "draws")
       ->capture_default_str()
       ->check(CLI::Range(100, 1000000));
