@@ -7,6 +7,7 @@
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
 #include "halflin/io/json.h"
+#include "halflin/io/sha256.h"
 #include "halflin/io/tokenizer.h"
 
 namespace halflin {
@@ -14,6 +15,13 @@ namespace halflin {
 using nlohmann::json;
 
 namespace {
+
+const char* const kTokensSha256 = "tokens_sha256";
+
+std::string file_sha256(const std::filesystem::path& path) {
+  const std::string bytes = read_file(path);
+  return sha256_hex(std::as_bytes(std::span(bytes)));
+}
 
 size_t parse_count(const std::string& text, const std::string& whole) {
   size_t value = 0;
@@ -133,10 +141,22 @@ void RunStore::save_part(const std::string& part, const json& contents) const {
   write_file_atomically(directory_ / (part + ".json"), contents.dump(2) + "\n");
 }
 
-std::optional<json> RunStore::layer(size_t layer) const { return part(layer_part(layer)); }
+std::optional<json> RunStore::layer(size_t layer) const {
+  std::optional<json> figures = part(layer_part(layer));
+  if (!figures) return figures;
+  const std::filesystem::path tokens = path(layer_part(layer) + ".safetensors");
+  if (figures->at(kTokensSha256) != file_sha256(tokens)) {
+    fail(
+        "{}: expected what layer {} was saved with, found other bytes; remove {} to measure it "
+        "again",
+        tokens.string(), layer, path(layer_part(layer) + ".json").string());
+  }
+  return figures;
+}
 
-void RunStore::save_layer(size_t layer, const json& figures, const Columns& tokens) const {
+void RunStore::save_layer(size_t layer, json figures, const Columns& tokens) const {
   save_columns(layer_part(layer) + ".safetensors", tokens);
+  figures[kTokensSha256] = file_sha256(path(layer_part(layer) + ".safetensors"));
   save_part(layer_part(layer), figures);  // last: a layer is finished once this file is there
 }
 
@@ -151,7 +171,7 @@ void RunStore::save_columns(const std::string& file, const Columns& columns) con
 std::vector<json> RunStore::finished(std::span<const size_t> layers) const {
   std::vector<json> found;
   for (const size_t l : layers) {
-    if (auto figures = layer(l)) found.push_back(std::move(*figures));
+    if (auto figures = part(layer_part(l))) found.push_back(std::move(*figures));
   }
   return found;
 }

@@ -36,7 +36,15 @@ TEST(RunStore, KeepsLayersAndRefusesAnotherRun) {
     EXPECT_EQ(store.layer(3)->at("layer"), 3);
     const std::vector<size_t> layers = {2, 3};
     EXPECT_EQ(store.finished(layers).size(), 1u);
-    EXPECT_TRUE(std::filesystem::exists(directory / "layers" / "003.safetensors"));
+    const std::filesystem::path tokens = directory / "layers" / "003.safetensors";
+    std::filesystem::resize_file(tokens, std::filesystem::file_size(tokens) - 1);
+    try {
+      store.layer(3);
+      ADD_FAILURE() << "damaged tokens were taken for whole";
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("003.safetensors: expected what layer 3 was saved"),
+                std::string::npos);
+    }
   }
   json same = header;
   same["command"] = "another";
