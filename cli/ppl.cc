@@ -4,6 +4,7 @@
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/io/text.h"
+#include "halflin/measure/paths.h"
 #include "halflin/measure/perplexity.h"
 #include "halflin/measure/windows.h"
 
@@ -15,6 +16,7 @@ struct Options {
   Common common;
   TextOptions text;
   std::string windows = ":";
+  std::string allocation;
   bool per_window = false;
 };
 
@@ -32,12 +34,18 @@ void run(const Options& options) {
   std::vector<Batch> batches;
   for (size_t w = range.begin; w < range.end; ++w) batches.push_back(windows.batch(w));
 
+  std::optional<Allocation> allocation;
+  if (!options.allocation.empty()) {
+    allocation = load_allocation_for(options.allocation, options.common.model, checkpoint);
+  }
   ThreadPool pool(options.common.threads);
   const Model model = load_model(pool, std::move(checkpoint), parse_precision(options.text.dtype),
                                  options.text.window);
+  std::vector<MlpPath> paths;
+  if (allocation) paths = pack_allocation(pool, model, *allocation);
   Progress progress("ppl", static_cast<double>(range.count() * options.text.window),
                     options.common.quiet);
-  const auto losses = batch_losses(pool, model, batches, {}, progress);
+  const auto losses = batch_losses(pool, model, batches, paths, progress);
   progress.clear();
 
   LossSum total;
@@ -51,6 +59,7 @@ void run(const Options& options) {
                           {"tokens", total.count},         {"windows", {range.begin, range.end}},
                           {"window", options.text.window}, {"dtype", options.text.dtype},
                           {"text_sha256", text.sha256}};
+    if (allocation) out["allocation"] = options.allocation;
     if (options.per_window) {
       for (const LossSum& window : each) out["window_losses"].push_back(window.mean());
     }
@@ -77,6 +86,8 @@ void add_ppl(CLI::App& app) {
              "halflin ppl openai-community/gpt2 --text wiki.test.raw --windows 90:106");
   add_text(*command, options->text);
   command->add_option("--windows", options->windows, "range A:B of windows (default: all)");
+  command->add_option("--allocation", options->allocation,
+                      "route tokens as this file of `halflin allocate` says");
   command->add_flag("--per-window", options->per_window, "also each window's mean loss");
   command->final_callback([options] { run(*options); });
 }

@@ -76,4 +76,57 @@ CheapPath narrow_path(const Model& model, const MlpWeights& weights, const Momen
   return path;
 }
 
+AllocationModel allocation_model(const std::string& name, const Checkpoint& checkpoint) {
+  const Config& config = checkpoint.architecture.config;
+  return {.name = name,
+          .sha256 = sha256_files(checkpoint.file),
+          .family = config.family,
+          .layers = config.layers,
+          .d_model = config.d_model,
+          .d_mlp = config.d_mlp,
+          .gated_mlp = config.gated_mlp};
+}
+
+CheapPath pack_path(const Model& model, const MlpWeights& weights, const PlainPath& path) {
+  const auto pack = [&](const PlainLinear& linear) {
+    return linear.empty()
+               ? Linear()
+               : Linear(linear.weight.view(), /*in_by_out=*/false, linear.bias, model.precision);
+  };
+  CheapPath packed;
+  packed.affine = pack(path.affine);
+  packed.low_rank_in = pack(path.low_rank_in);
+  packed.low_rank_out = pack(path.low_rank_out);
+  packed.constant = path.constant;
+  const PlainNeurons& neurons = path.neurons;
+  if (neurons.kept.empty()) return packed;
+  Mlp narrow = select_neurons(model, weights, neurons.kept, /*with_bias=*/false);
+  if (!neurons.gate.empty()) narrow.gate = pack(neurons.gate);
+  if (!neurons.up.empty()) narrow.up = pack(neurons.up);
+  if (!neurons.down.empty()) narrow.down = pack(neurons.down);
+  packed.narrow = std::make_shared<Mlp>(std::move(narrow));
+  return packed;
+}
+
+std::vector<MlpPath> pack_allocation(ThreadPool& pool, const Model& model,
+                                     const Allocation& allocation) {
+  std::vector<MlpPath> paths(allocation.layers.size());
+  pool.parallel_for(paths.size(), [&](size_t l, int) {
+    if (allocation.layers[l].empty()) return;
+    const MlpWeights weights = read_mlp_weights(model, l);
+    for (const PlainOption& option : allocation.layers[l]) {
+      paths[l].options.push_back(
+          {std::make_shared<CheapPath>(pack_path(model, weights, option.path)), option.gate});
+    }
+  });
+  return paths;
+}
+
+Allocation load_allocation_for(const std::string& path, const std::string& name,
+                               const Checkpoint& checkpoint) {
+  Allocation allocation = load_allocation(path);
+  check_allocation_model(allocation, allocation_model(name, checkpoint), path);
+  return allocation;
+}
+
 }  // namespace halflin

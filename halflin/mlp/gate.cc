@@ -119,6 +119,20 @@ double accuracy_of(ThreadPool& pool, const Gate& gate, MatView<const float> x,
   return static_cast<double>(right) / static_cast<double>(std::max<size_t>(used, 1));
 }
 
+// start + x . weight
+double dot(float start, const float* x, std::span<const float> weight) {
+  double sum[4] = {static_cast<double>(start), 0, 0, 0};
+  size_t j = 0;
+  for (; j + 4 <= weight.size(); j += 4) {
+    for (size_t k = 0; k < 4; ++k) {
+      sum[k] += static_cast<double>(x[j + k]) * static_cast<double>(weight[j + k]);
+    }
+  }
+  for (; j < weight.size(); ++j)
+    sum[0] += static_cast<double>(x[j]) * static_cast<double>(weight[j]);
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 }  // namespace
 
 DeltaStats delta_statistics(std::span<const float> delta) {
@@ -249,28 +263,35 @@ Gate harm_gate(ThreadPool& pool, MatView<const float> x, std::span<const double>
   return harm_gate(pool, moments, ridge_per_row);
 }
 
+size_t Gate::inputs() const {
+  return hidden_bias.empty() ? weight.size() : hidden.size() / hidden_bias.size();
+}
+
+float gate_score(const Gate& gate, const float* x) {
+  const size_t units = gate.hidden_bias.size();
+  if (units == 0) return static_cast<float>(dot(gate.bias, x, gate.weight));
+  const size_t d = gate.inputs();
+  double score = static_cast<double>(gate.bias);
+  for (size_t u = 0; u < units; ++u) {
+    const double z = dot(gate.hidden_bias[u], x, std::span(gate.hidden).subspan(u * d, d));
+    score += static_cast<double>(gate.weight[u]) * 0.5 * z * (1 + std::erf(z * M_SQRT1_2));
+  }
+  return static_cast<float>(score);
+}
+
+double gate_flops(const Gate& gate) {
+  return 2 * static_cast<double>(gate.weight.size() + gate.hidden.size());
+}
+
 std::vector<float> gate_scores(ThreadPool& pool, const Gate& gate, MatView<const float> x) {
-  if (gate.weight.size() != x.cols) {
-    fail("gate {}: expected {} features, found {}", gate.name, gate.weight.size(), x.cols);
+  if (gate.inputs() != x.cols) {
+    fail("gate {}: expected {} features, found {}", gate.name, gate.inputs(), x.cols);
   }
   constexpr size_t kRowsPerTask = 256;
   std::vector<float> scores(x.rows);
   pool.parallel_for((x.rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, int) {
     const size_t end = std::min(x.rows, (task + 1) * kRowsPerTask);
-    for (size_t t = task * kRowsPerTask; t < end; ++t) {
-      const float* row = x.row(t);
-      double sum[4] = {static_cast<double>(gate.bias), 0, 0, 0};
-      size_t j = 0;
-      for (; j + 4 <= x.cols; j += 4) {
-        for (size_t k = 0; k < 4; ++k) {
-          sum[k] += static_cast<double>(row[j + k]) * static_cast<double>(gate.weight[j + k]);
-        }
-      }
-      for (; j < x.cols; ++j) {
-        sum[0] += static_cast<double>(row[j]) * static_cast<double>(gate.weight[j]);
-      }
-      scores[t] = static_cast<float>((sum[0] + sum[1]) + (sum[2] + sum[3]));
-    }
+    for (size_t t = task * kRowsPerTask; t < end; ++t) scores[t] = gate_score(gate, x.row(t));
   });
   return scores;
 }

@@ -15,14 +15,26 @@
 namespace halflin {
 
 // However it was trained, a gate is one affine score of the raw MLP input x: the token takes the
-// linear path when x . weight + bias > threshold.
+// linear path when x . weight + bias > threshold. Or of a hidden layer (the paper's phase 2):
+// gelu(hidden x + hidden_bias) . weight + bias, the exact GELU.
 struct Gate {
   std::string name;
-  std::vector<float> weight;  // [d]
+  std::vector<float> weight;  // [d], or [units] behind a hidden layer
   float bias = 0;
   float threshold = 0;
-  size_t params = 0;  // as the paper counts
+  size_t params = 0;                 // as the paper counts
+  std::vector<float> hidden{};       // [units, d], or empty
+  std::vector<float> hidden_bias{};  // [units], or empty
+
+  // Features that it reads, d.
+  size_t inputs() const;
 };
+
+// The score of one x [d]; summed in float64 in a fixed order, so that no vector width and no number
+// of threads changes a route.
+float gate_score(const Gate& gate, const float* x);
+// Floating-point operations of one token's score.
+double gate_flops(const Gate& gate);
 
 // What the paper prints of delta = loss with the surrogate - loss of the model, in nats a token.
 struct DeltaStats {
@@ -78,7 +90,7 @@ Gate harm_gate(ThreadPool& pool, const Moments& moments, double ridge_per_row = 
 Gate harm_gate(ThreadPool& pool, MatView<const float> x, std::span<const double> energy,
                const Moments* x_moments = nullptr, double ridge_per_row = 1e-3);
 
-// x weight + bias for each row, [T]; summed in float64.
+// gate_score of each row, [T].
 std::vector<float> gate_scores(ThreadPool& pool, const Gate& gate, MatView<const float> x);
 
 // The threshold that round(rate x T) of these scores exceed: halfway between two neighbours in

@@ -19,24 +19,22 @@ const unsigned char* row_of(const Operand& x, size_t r) {
   return static_cast<const unsigned char*>(x.data) + r * x.stride * (x.is_bf16 ? 2 : 4);
 }
 
-// One row's score, summed in float64 so that no vector width changes a route.
-float gate_score(const Gate& gate, const Operand& row) {
-  double sum = 0;
-  for (size_t i = 0; i < row.cols; ++i) {
-    const float v = row.is_bf16 ? to_float(static_cast<const bf16*>(row.data)[i])
-                                : static_cast<const float*>(row.data)[i];
-    sum += static_cast<double>(v) * static_cast<double>(gate.weight[i]);
-  }
-  return static_cast<float>(sum + static_cast<double>(gate.bias));
-}
-
-// 0 for the full MLP, else the number of the first option whose gate lets the row pass.
-size_t choose_route(const MlpPath& path, const Operand& row) {
+// 0 for the full MLP, else the number of the first option whose gate lets x pass.
+size_t choose_route(const MlpPath& path, const float* x) {
   for (size_t i = 0; i < path.options.size(); ++i) {
     const std::optional<Gate>& gate = path.options[i].gate;
-    if (!gate || gate_score(*gate, row) > gate->threshold) return i + 1;
+    if (!gate || gate_score(*gate, x) > gate->threshold) return i + 1;
   }
   return 0;
+}
+
+// A row in float32: in place, or widened into `buffer`.
+const float* widen(const Operand& row, std::vector<float>& buffer) {
+  if (!row.is_bf16) return static_cast<const float*>(row.data);
+  const auto* values = static_cast<const bf16*>(row.data);
+  buffer.resize(row.cols);
+  std::transform(values, values + row.cols, buffer.begin(), to_float);
+  return buffer.data();
 }
 
 Operand gather(const Operand& x, std::span<const size_t> rows, MutableOperand to) {
@@ -133,7 +131,7 @@ void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x
   scratch.routes.resize(std::max(scratch.routes.size(), path.options.size() + 1));
   for (std::vector<size_t>& rows : scratch.routes) rows.clear();
   for (size_t t = 0; t < x.rows; ++t) {
-    const size_t way = choose_route(path, x.row_range(t, 1));
+    const size_t way = choose_route(path, widen(x.row_range(t, 1), scratch.gate_input));
     scratch.routes[way].push_back(t);
     if (!route.empty()) route[t] = static_cast<uint8_t>(way);
   }

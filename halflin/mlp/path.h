@@ -60,6 +60,7 @@ struct MlpScratch {
   OperandBuffer gathered;                   // [rows, d] inputs of the tokens of one route
   Matrix<float> routed;                     // [rows, d] their outputs
   std::vector<std::vector<size_t>> routes;  // rows by route
+  std::vector<float> gate_input;            // [d] one token's x in float32
 
   MlpScratch() = default;
   MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);

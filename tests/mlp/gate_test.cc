@@ -195,6 +195,23 @@ TEST(HarmGate, ZeroAndBrokenEnergies) {
   EXPECT_EQ(gate.weight, std::vector<float>(2, 0.0f));
 }
 
+TEST(GateScore, GoesThroughTheHiddenLayer) {
+  Gate gate{.name = "network", .weight = {2, -1}, .bias = -3};
+  gate.hidden = {1, 0, 2, 0, -1, 1};  // [2, 3]
+  gate.hidden_bias = {0.5f, -0.5f};
+  EXPECT_EQ(gate.inputs(), 3u);
+  EXPECT_EQ(gate_flops(gate), 16);
+  const float x[3] = {1, 2, 0.25f};  // hidden: 2, -2.25
+  const auto gelu = [](double z) { return 0.5 * z * (1 + std::erf(z / std::sqrt(2.0))); };
+  EXPECT_NEAR(gate_score(gate, x), 2 * gelu(2) - gelu(-2.25) - 3, 1e-6);
+  ThreadPool pool(2);
+  const MatView<const float> rows(x, 1, 3);
+  EXPECT_EQ(gate_scores(pool, gate, rows).front(), gate_score(gate, x));
+  gate.hidden_bias.clear();
+  gate.hidden.clear();
+  EXPECT_THROW(gate_scores(pool, gate, rows), Error);
+}
+
 TEST(Threshold, HitsTheRate) {
   Random random(8);
   std::vector<float> scores(1001);
