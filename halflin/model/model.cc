@@ -113,6 +113,8 @@ void check_tensors(Checkpoint& checkpoint) {
       linear(names.v, d, kv, layout.attention_bias);
     }
     linear(names.attention_out, q, d, layout.attention_bias);
+    const std::vector<size_t>& none = checkpoint.without_mlp;
+    if (std::find(none.begin(), none.end(), l) != none.end()) continue;
     if (config.gated_mlp) linear(names.gate, d, config.d_mlp, layout.mlp_bias);
     linear(names.up, d, config.d_mlp, layout.mlp_bias);
     linear(names.down, config.d_mlp, d, layout.mlp_bias);
@@ -282,9 +284,34 @@ Matrix<float> read_out_by_in(const Model& model, const std::string& name) {
   return turned;
 }
 
+void find_places(const std::filesystem::path& directory, bool wanted, Checkpoint& checkpoint) {
+  const std::filesystem::path path = directory / "places.safetensors";
+  if (!std::filesystem::exists(path)) return;
+  if (!wanted) {
+    fail(
+        "{}: something else stands in its MLPs' places (places.safetensors), which this command "
+        "does not read",
+        checkpoint.path);
+  }
+  checkpoint.places = path;
+  const nlohmann::json metadata = open_safetensors(path).metadata;
+  const nlohmann::json* list = find_member(metadata, "without_mlp");
+  if (list == nullptr || !list->is_string()) {
+    fail("{}: expected \"without_mlp\" in its metadata, found none", path.string());
+  }
+  const nlohmann::json layers = parse_json(list->get<std::string>(), path.string());
+  for (const nlohmann::json& layer : layers) {
+    if (!layer.is_number_unsigned() || layer >= checkpoint.architecture.config.layers) {
+      fail("{}: \"without_mlp\": {} is no layer of {}", path.string(), layer.dump(),
+           checkpoint.path);
+    }
+    checkpoint.without_mlp.push_back(layer.get<size_t>());
+  }
+}
+
 }  // namespace
 
-Checkpoint read_checkpoint(const std::string& model) {
+Checkpoint read_checkpoint(const std::string& model, bool with_places) {
   const ModelFiles files = find_model(model);
   Checkpoint checkpoint;
   checkpoint.path = model;
@@ -294,6 +321,7 @@ Checkpoint read_checkpoint(const std::string& model) {
   } else {
     const std::string path = (files.directory / "config.json").string();
     checkpoint.architecture = parse_config(parse_json(read_file(path), path), path);
+    find_places(files.directory, with_places, checkpoint);
   }
   check_tensors(checkpoint);
   return checkpoint;

@@ -1,6 +1,7 @@
 // A loaded checkpoint: configuration, packed weights, and where they came from.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,14 @@ struct Checkpoint {
   TensorFile file;
   std::string path;  // as the user named it
   size_t parameters = 0;
+  // places.safetensors beside the weights, or empty; the layers whose MLP it replaces altogether.
+  std::filesystem::path places;
+  std::vector<size_t> without_mlp;
 };
-// `model` as find_model takes it. Errors name the file and the tensor.
-Checkpoint read_checkpoint(const std::string& model);
+// `model` as find_model takes it. Errors name the file and the tensor. A directory with a
+// places.safetensors (see train/places.h) is refused unless `with_places`: its weights alone are
+// another model.
+Checkpoint read_checkpoint(const std::string& model, bool with_places = false);
 
 // Throws Error where a sequence of max_window tokens exceeds the model's positions.
 void check_window(const Checkpoint& checkpoint, size_t max_window);

@@ -171,9 +171,12 @@ void read_piece(const TensorFile& file, const Entry& entry) {
   });
 }
 
-bool any_bias(const TensorFile& file, std::initializer_list<std::string> patterns) {
+bool any_bias(const TensorFile& file, size_t layers, std::initializer_list<std::string> patterns) {
   return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
-    return !pattern.empty() && file.find(layer_name(pattern, 0) + ".bias") != nullptr;
+    for (size_t l = 0; l < layers && !pattern.empty(); ++l) {
+      if (file.find(layer_name(pattern, l) + ".bias") != nullptr) return true;
+    }
+    return false;
   });
 }
 
@@ -191,9 +194,9 @@ TrainModel load_train_model(ThreadPool& pool, const Checkpoint& checkpoint, size
       for (size_t i = 0; i < values.size(); ++i) config.rope.frequencies[i] /= values[i];
     }
   }
-  TrainModel model =
-      make_train_model(config, max_window, any_bias(file, {names.qkv, names.q, names.k, names.v}),
-                       any_bias(file, {names.up}));
+  TrainModel model = make_train_model(
+      config, max_window, any_bias(file, config.layers, {names.qkv, names.q, names.k, names.v}),
+      any_bias(file, config.layers, {names.up}));
   // Where the attention's output has a bias of its own accord.
   for (size_t l = 0; l < config.layers; ++l) {
     TrainAffine& out = model.layers[l].attention_out;
@@ -203,6 +206,7 @@ TrainModel load_train_model(ThreadPool& pool, const Checkpoint& checkpoint, size
   if (!config.tied_head && file.find(names.head + ".bias") != nullptr) {
     model.head.bias.value = Matrix<float>(1, config.vocab);
   }
+  for (const size_t l : checkpoint.without_mlp) model.layers[l].mlp.full.reset();
   name_parameters(model);
   const Table table(model, layout);
   pool.parallel_for(table.entries().size(),

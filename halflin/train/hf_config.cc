@@ -65,13 +65,14 @@ void put_rope(const Config& config, json& out) {
   out[config.family == "gpt_neox" ? "rotary_emb_base" : "rope_theta"] = base.theta;
 }
 
-// Whether all layers have the biases, or none.
-template <class F>
-bool uniform(const TrainModel& model, const char* what, const F& has) {
-  const auto count = std::count_if(model.layers.begin(), model.layers.end(), has);
-  if (count != 0 && count != static_cast<std::ptrdiff_t>(model.layers.size())) {
-    fail("{} of {} layers have {} biases: config.json asks for all or none", count,
-         model.layers.size(), what);
+// Whether all layers have the biases, or none; those that have no such part do not count.
+template <class There, class F>
+bool uniform(const TrainModel& model, const char* what, const There& there, const F& has) {
+  const auto all = std::count_if(model.layers.begin(), model.layers.end(), there);
+  const auto count = std::count_if(model.layers.begin(), model.layers.end(),
+                                   [&](const TrainLayer& l) { return there(l) && has(l); });
+  if (count != 0 && count != all) {
+    fail("{} of {} layers have {} biases: config.json asks for all or none", count, all, what);
   }
   return count != 0;
 }
@@ -138,12 +139,14 @@ json hf_config(const TrainModel& model) {
                                            : llama(config);
   out["vocab_size"] = config.vocab;
   out["tie_word_embeddings"] = config.tied_head;
-  const bool attention_bias = uniform(model, "attention", [](const TrainLayer& layer) {
-    return layer.qkv.bias.exists() && layer.attention_out.bias.exists();
-  });
-  const bool mlp_bias = uniform(model, "MLP", [](const TrainLayer& layer) {
-    return layer.mlp.full && layer.mlp.full->up.bias.exists();
-  });
+  const bool attention_bias = uniform(
+      model, "attention", [](const TrainLayer&) { return true; },
+      [](const TrainLayer& layer) {
+        return layer.qkv.bias.exists() && layer.attention_out.bias.exists();
+      });
+  const bool mlp_bias = uniform(
+      model, "MLP", [](const TrainLayer& layer) { return layer.mlp.full.has_value(); },
+      [](const TrainLayer& layer) { return layer.mlp.full->up.bias.exists(); });
   if (config.family == "gpt_neox" || out["model_type"] == "llama") {
     out["attention_bias"] = attention_bias;
   }
