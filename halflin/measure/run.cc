@@ -107,10 +107,9 @@ json run_header(int schema, const std::string& kind, const std::string& command,
   return header;
 }
 
-RunStore::RunStore(std::filesystem::path directory, const json& header)
-    : directory_(std::move(directory)) {
-  ensure_writable_directory(directory_);
-  const std::filesystem::path run = directory_ / "run.json";
+bool claim_directory(const std::filesystem::path& directory, const json& header) {
+  ensure_writable_directory(directory);
+  const std::filesystem::path run = directory / "run.json";
   if (std::filesystem::exists(run)) {
     const json found = parse_json(read_file(run), run.string());
     if (const auto place = first_difference(found, header)) {
@@ -118,16 +117,22 @@ RunStore::RunStore(std::filesystem::path directory, const json& header)
       fail("{}: holds another run: {} is {} there and {} here; choose another --out", run.string(),
            place->substr(1), text_at(found, at), text_at(header, at));
     }
-  } else {
-    // Without it nobody knows which run the layers are of.
-    std::error_code none;
-    const std::filesystem::directory_iterator layers(directory_ / "layers", none);
-    if (!none && layers != std::filesystem::directory_iterator()) {
-      fail("{}: expected in a directory that holds {}, found missing; choose another --out",
-           run.string(), layers->path().string());
-    }
-    write_file_atomically(run, header.dump(2) + "\n");
+    return true;
   }
+  // Without it nobody knows which run the layers are of.
+  std::error_code none;
+  const std::filesystem::directory_iterator layers(directory / "layers", none);
+  if (!none && layers != std::filesystem::directory_iterator()) {
+    fail("{}: expected in a directory that holds {}, found missing; choose another --out",
+         run.string(), layers->path().string());
+  }
+  write_file_atomically(run, header.dump(2) + "\n");
+  return false;
+}
+
+RunStore::RunStore(std::filesystem::path directory, const json& header)
+    : directory_(std::move(directory)) {
+  claim_directory(directory_, header);
   ensure_writable_directory(directory_ / "layers");
 }
 

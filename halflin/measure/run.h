@@ -27,6 +27,12 @@ nlohmann::json run_header(int schema, const std::string& kind, const std::string
 // Path and sha256 of a text, as the header holds them.
 nlohmann::json text_header(const Text& text);
 
+// Creates the directory and writes the header into its run.json, or opens one that holds a run with
+// the same header but for "command" and "threads". Throws Error where it cannot be written, or
+// holds another run (naming the first setting that differs). Returns whether the run was there
+// already.
+bool claim_directory(const std::filesystem::path& directory, const nlohmann::json& header);
+
 // A directory that holds a run. Each file is written whole, so a killed run leaves finished layers,
 // and the same command goes on from there.
 //   run.json                   the header: what identifies the run
@@ -37,8 +43,7 @@ class RunStore {
  public:
   using Columns = std::vector<std::pair<std::string, std::span<const float>>>;
 
-  // Creates the directory, or opens one that holds a run with the same header. Throws Error where
-  // it cannot be written, or holds another run (naming the first setting that differs).
+  // As claim_directory does.
   RunStore(std::filesystem::path directory, const nlohmann::json& header);
 
   std::filesystem::path path(const std::string& file) const { return directory_ / file; }
