@@ -23,6 +23,8 @@ struct Common {
 };
 // Adds MODEL, --json, --quiet and --threads, and an example to the help.
 void add_common(CLI::App& command, Common& common, const std::string& example);
+// The same without MODEL.
+void add_common_without_model(CLI::App& command, Common& common, const std::string& example);
 // The text file and how it is cut into windows.
 struct TextOptions {
   std::string path;
@@ -61,5 +63,7 @@ void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);
 void add_analyze(CLI::App& app, const std::string& command_line);
+void add_train(CLI::App& app, const std::string& command_line);
+void add_finetune(CLI::App& app, const std::string& command_line);
 
 }  // namespace halflin::cli

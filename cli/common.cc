@@ -13,6 +13,10 @@ void add_common(CLI::App& command, Common& common, const std::string& example) {
       .add_option("MODEL", common.model,
                   "Hugging Face directory, .gguf file, or a name in the Hugging Face cache")
       ->required();
+  add_common_without_model(command, common, example);
+}
+
+void add_common_without_model(CLI::App& command, Common& common, const std::string& example) {
   command.add_flag("--json", common.json, "print the result as JSON");
   command.add_flag("--quiet", common.quiet, "no progress and no warnings on stderr");
   command.add_option("--threads", common.threads, "worker threads (default: all available cores)")

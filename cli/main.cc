@@ -45,6 +45,8 @@ int main(int argc, char** argv) {
   halflin::cli::add_ppl(app);
   halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_analyze(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
+  halflin::cli::add_train(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
+  halflin::cli::add_finetune(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_report(app);
   try {
     app.parse(argc, argv);
@@ -61,8 +63,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "halflin: {}\n", one_line(error.what()));
     return 2;
   } catch (const halflin::Interrupted&) {
-    fmt::print(stderr,
-               "\nhalflin: interrupted; the same command goes on from the layers finished\n");
+    fmt::print(stderr, "\nhalflin: interrupted; the same command goes on from what was finished\n");
     return 130;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "halflin: out of memory\n");
