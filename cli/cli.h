@@ -56,9 +56,15 @@ Tokenizer read_tokenizer(const Checkpoint& checkpoint);
 // The BOS id that --bos asks for; Error where the tokenizer's configuration adds none.
 std::optional<int32_t> bos_of(const Tokenizer& tokenizer, bool asked, const std::string& model);
 
+// Thrown by a command whose output is complete, to end the program with this status.
+struct ExitStatus {
+  int status;
+};
+
 void add_info(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
+void add_run_command(CLI::App& app);
 void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);

@@ -43,6 +43,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_info(app);
   halflin::cli::add_tokenize(app);
   halflin::cli::add_ppl(app);
+  halflin::cli::add_run_command(app);
   halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_analyze(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_train(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
@@ -54,6 +55,8 @@ int main(int argc, char** argv) {
       halflin::fail("standard output could not be written");
     }
     return 0;
+  } catch (const halflin::cli::ExitStatus& exit) {
+    return exit.status;
   } catch (const CLI::ParseError& error) {
     if (app.exit(error) != 0) return 2;
     if (std::cout.flush()) return 0;  // --help and --version are "errors" with status 0
