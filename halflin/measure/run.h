@@ -50,8 +50,8 @@ class RunStore {
   // The JSON file <part>.json, none where it is not there.
   std::optional<nlohmann::json> part(const std::string& part) const;
   void save_part(const std::string& part, const nlohmann::json& contents) const;
-  // A finished layer's figures, none where it is not finished. Throws Error where its tokens are not
-  // those it was saved with.
+  // A finished layer's figures, none where it is not finished. Throws Error where its tokens are
+  // not those it was saved with.
   std::optional<nlohmann::json> layer(size_t layer) const;
   // A layer is finished from then on. Its figures get a key `tokens_sha256`.
   void save_layer(size_t layer, nlohmann::json figures, const Columns& tokens) const;

@@ -13,6 +13,8 @@ train=${1:?$usage} valid=${2:?$usage} test=${3:?$usage} out=${4:?$usage}
 tokens=${5:-10000000}
 halflin=${HALFLIN:-$here/../../../build/halflin}
 threads=${THREADS:-$(nproc)}
+steps=$((tokens / (16 * 256)))
+warmup=$((steps / 10 < 100 ? steps / 10 : 100))
 mkdir -p "$out"
 for seed in ${SEEDS:-1 2 3}; do
   for name in uniform wide-edges wide-middle hybrid gated; do
@@ -20,7 +22,7 @@ for seed in ${SEEDS:-1 2 3}; do
     trap 'rm -f "$config"' EXIT
     sed "s/^{/{\n  \"init\": {\"seed\": $seed},/" "$here/$name.json" >"$config"
     "$halflin" train --config "$config" --text "$train" --valid-text "$valid" --test-text "$test" \
-      --tokens "$tokens" --window 256 --batch 16 --lr 3e-3 --warmup 100 --final-lr 0.05 --dtype bf16 \
+      --steps "$steps" --window 256 --batch 16 --lr 3e-3 --warmup "$warmup" --final-lr 0.05 --dtype bf16 \
       --seed "$seed" --save-every 200 --log-every 20 --threads "$threads" --out "$out/$name-$seed"
     rm -f "$config"
   done
