@@ -12,17 +12,6 @@ namespace halflin {
 
 namespace {
 
-constexpr double kSinkNorms = 20;  // norms above the median that make a token a sink
-
-double squared_distance(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
-    sum += difference * difference;
-  }
-  return sum;
-}
-
 // Moments whose targets are y's columns [first, first + count).
 Moments target_columns(const Moments& m, size_t first, size_t count) {
   Moments part(m.xx.rows(), count);

@@ -76,6 +76,15 @@ double squared_norm(std::span<const float> row) {
   return sum;
 }
 
+double squared_distance(std::span<const float> a, std::span<const float> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double difference = static_cast<double>(a[i]) - static_cast<double>(b[i]);
+    sum += difference * difference;
+  }
+  return sum;
+}
+
 std::vector<Stream> make_streams(const Model& model, std::span<const Sample> samples) {
   std::vector<Stream> streams(samples.size());
   for (size_t b = 0; b < samples.size(); ++b) {

@@ -90,6 +90,9 @@ void set_residual(const Stream& stream, MatView<const float> output, WalkWorker&
 std::span<const float> suffix_losses(WalkContext& context, const Stream& stream, WalkWorker& worker,
                                      size_t layer);
 
+// A token whose MLP output is longer than this many times the median is an attention sink.
+inline constexpr double kSinkNorms = 20;
+
 // Moments of (x, f(x)) over the streams' used rows, and with `neurons` of the activations behind
 // f(x), as y's columns [d, d + h). Summed batch by batch in order, so that they do not depend on
 // the number of threads. The streams leave the layer.
@@ -104,5 +107,6 @@ LayerMoments layer_moments(
 
 void to_float32(Operand from, MatView<float> to);
 double squared_norm(std::span<const float> row);
+double squared_distance(std::span<const float> a, std::span<const float> b);
 
 }  // namespace halflin
