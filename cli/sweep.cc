@@ -19,6 +19,8 @@ namespace {
 
 std::atomic<bool> interrupted{false};
 
+constexpr size_t kHarmTokens = 8192;
+
 struct Options {
   Common common;
   TextOptions text;
@@ -28,6 +30,7 @@ struct Options {
   std::string protocol = "halflin";
   std::string fold;
   std::string rates = "0.25,0.5,0.75";
+  std::optional<size_t> harm_tokens;
   SplitSizes sizes;
   SweepOptions sweep;
   std::string command;
@@ -99,17 +102,22 @@ void complete(Options& options) {
   sweep.interval.kind = parse_interval(options.run.interval);
   options.sizes.needs_gates = !sweep.gates.empty();
   if (!paper) {
+    options.sizes.harm_tokens = options.harm_tokens.value_or(kHarmTokens);
     sweep.skip_gates_above_pct = std::numeric_limits<double>::infinity();
     return;
   }
   sweep.rates.clear();  // they need a calibration split
+  if (options.harm_tokens.value_or(0) != 0) {
+    throw UsageError("--harm-tokens needs --protocol halflin");
+  }
   if (sweep.harm_gate()) {
     throw UsageError("--protocol paper has no calibration split, which harm gates need");
   }
   if (sweep.controls) throw UsageError("--controls needs --protocol halflin");
   if (options.text.bos) throw UsageError("--bos needs --protocol halflin");
   const SplitSizes& sizes = options.sizes;
-  if (sizes.fit_windows || sizes.train_windows || sizes.calibration_windows || sizes.eval_windows) {
+  if (sizes.fit_windows || sizes.train_windows || sizes.calibration_windows || sizes.harm_windows ||
+      sizes.eval_windows) {
     throw UsageError("--protocol paper reads lines: ranges of windows need --protocol halflin");
   }
 }
@@ -176,6 +184,8 @@ void run(Options& options) {
     store.save_result(result);
     return result;
   };
+  const SampledGradients gradients(std::filesystem::path(options.run.out) / "gradients",
+                                   splits.harm, config.d_model);
   const size_t kept = store.finished(sweep_options.layers).size();
   if (kept != 0 && !options.common.quiet) {
     fmt::print(stderr, "{}: {} of {} layers are there already\n", options.run.out, kept,
@@ -189,10 +199,17 @@ void run(Options& options) {
       warn(options, "this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 products");
     }
     const size_t window = paper ? std::min<size_t>(512, config.max_positions) : options.text.window;
-    const Model model = load_model(pool, std::move(checkpoint), precision, window);
-    const SweepBaseline* baseline = nullptr;  // lives as long as sweep() runs
     std::signal(SIGINT, [](int) { interrupted = true; });
     std::signal(SIGTERM, [](int) { interrupted = true; });
+    if (!splits.harm.empty()) {
+      std::vector<size_t> layers;
+      std::copy_if(sweep_options.layers.begin(), sweep_options.layers.end(),
+                   std::back_inserter(layers), [&](size_t layer) { return !finished(layer); });
+      prepare_gradients(pool, checkpoint, window, precision, layers, sweep_options.seed, gradients,
+                        interrupted, options.common.quiet);
+    }
+    const Model model = load_model(pool, std::move(checkpoint), precision, window);
+    const SweepBaseline* baseline = nullptr;  // lives as long as sweep() runs
     if (!options.common.quiet && !options.common.json) {
       fmt::print(stderr, "{}", sweep_table_header());
     }
@@ -204,13 +221,15 @@ void run(Options& options) {
         },
         [&](const LayerResult& layer) {
           const nlohmann::json result = store.save_layer(layer, *baseline, sweep_options);
+          gradients.remove(layer.layer);
           update();
           if (!options.common.quiet && !options.common.json) {
             fmt::print(stderr, "{}", sweep_table_line(result));
           }
         },
-        interrupted, options.common.quiet);
+        interrupted, options.common.quiet, &gradients);
   }
+  gradients.remove();
   const nlohmann::json result = update();
   if (options.common.json) {
     fmt::print("{}\n", result.dump(2));
@@ -254,12 +273,16 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
       ->add_option("--calibration-tokens", sizes.calibration_tokens,
                    "tokens that set the gates' thresholds")
       ->capture_default_str();
+  command->add_option("--harm-tokens", options->harm_tokens,
+                      "tokens for one backward pass that predicts each layer's harm in nats "
+                      "(default: 8192; 0: no prediction)");
   command->add_option("--eval-tokens", sizes.eval_tokens, "tokens to evaluate on")
       ->capture_default_str();
   command->add_option("--fit-windows", sizes.fit_windows,
                       "the windows A:B to fit on, instead of --fit-tokens");
   command->add_option("--train-windows", sizes.train_windows, "likewise");
   command->add_option("--calibration-windows", sizes.calibration_windows, "likewise");
+  command->add_option("--harm-windows", sizes.harm_windows, "likewise");
   command->add_option("--eval-windows", sizes.eval_windows, "likewise");
   command
       ->add_option("--rates", options->rates, "shares of linear tokens at which gates are compared")
@@ -275,8 +298,8 @@ void add_sweep(CLI::App& app, const std::string& command_line) {
                     "also random and oracle routing; mean output, skip, low rank, narrow MLP");
   command->add_option("--rank", sweep.rank,
                       "of the low-rank control (default: a quarter of the width)");
-  add_run(*command, options->run, "random routing and the bootstrap", sweep.seed, sweep.draws,
-          sweep.ridge);
+  add_run(*command, options->run, "random routing, sampled labels and the bootstrap", sweep.seed,
+          sweep.draws, sweep.ridge);
   options->command = command_line;
   command->final_callback([options] { with_results_of(options->run.out, [&] { run(*options); }); });
 }

@@ -182,6 +182,10 @@ void LayerSweep::calibrate(std::span<Stream> streams) {
   }
 }
 
+void LayerSweep::harm(std::span<Stream> streams, const SampledGradients& gradients) {
+  harm_ = layer_harm(c_, streams, layer_, surrogate_, kSinkNorms * median_norm_, gradients);
+}
+
 // The harm gate's own threshold: the largest share of calibration tokens whose predicted cost stays
 // within the budget. Nats for one unit of error energy are measured by routing the three quarters
 // of the tokens with the lowest predicted errors: all tokens would let a few attention sinks, whose
@@ -311,6 +315,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
     variant.result.linear.assign(sequences, 0.0);
   }
 
+  std::vector<double> without_sinks(harm_ ? sequences : 0);
   std::vector<double> sse(sequences), sst(sequences), sse_plain(sequences), sst_plain(sequences);
   std::vector<size_t> sinks(streams.size());
   std::vector<float> delta(first_row.back(), std::nanf(""));
@@ -364,6 +369,18 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
             delta[first_row[b] + t] = linear_losses[t] - stream.base[t];
           }
         }
+        if (harm_) {  // sinks kept, as the prediction has it
+          std::span<const float> losses = linear_losses;
+          if (sinks[b] != 0) {
+            for (size_t t = 0; t < rows; ++t) {
+              std::copy_n((is_sink[t] != 0 ? view.full : view.cheap).row(t), view.full.cols,
+                          view.other.row(t));
+            }
+            set_residual(stream, view.other, worker);
+            losses = suffix_losses(c_, stream, worker, layer_);
+          }
+          add_sequence_losses(losses, offsets, without_sinks.data() + sequence);
+        }
         for (size_t v = 0; v < whole.size(); ++v) {
           apply_cheap(c_.pool, named[v]->path, view.x, false, view.other, worker.workspace.mlp);
           set_residual(stream, view.other, worker);
@@ -409,6 +426,8 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   result.train_delta = train_delta_;
   result.all_linear = std::move(all_linear);
   result.no_gates_reason = no_gates_reason_;
+  result.harm = std::move(harm_);
+  result.all_linear_without_sinks = std::move(without_sinks);
 
   // Rows that predict nothing have no delta: they are left out of labels by their NaN.
   const DeltaLabels labels = label_by_delta(delta);

@@ -22,6 +22,7 @@ class LayerSweep {
   void fit(std::span<Stream> streams);
   void train(std::span<Stream> streams);
   void calibrate(std::span<Stream> streams);
+  void harm(std::span<Stream> streams, const SampledGradients& gradients);
   LayerResult test(std::span<Stream> streams, const SweepBaseline& baseline);
 
  private:
@@ -47,6 +48,7 @@ class LayerSweep {
   std::vector<NamedPath> controls_;
   std::vector<Gate> gates_;
   std::string no_gates_reason_;
+  std::optional<LayerHarm> harm_;
   DeltaStats train_delta_;
   std::vector<std::vector<float>> rate_thresholds_;  // [gates][rates]
   std::vector<double> oracle_thresholds_;            // [rates] error energies

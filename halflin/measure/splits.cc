@@ -80,6 +80,9 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
                           {}});
   }
   placements.push_back({"test", "--eval-windows", sizes.eval_tokens, &sizes.eval_windows, {}});
+  if (sizes.harm_tokens != 0 || sizes.harm_windows) {
+    placements.push_back({"harm", "--harm-windows", sizes.harm_tokens, &sizes.harm_windows, {}});
+  }
 
   size_t needed = 0;
   for (Placement& p : placements) {
@@ -128,6 +131,7 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
     splits.description[p.name] = {p.range->begin, p.range->end};
     std::vector<Sample>& target = std::string_view(p.name) == "fit"     ? splits.fit
                                   : std::string_view(p.name) == "train" ? splits.train
+                                  : std::string_view(p.name) == "harm"  ? splits.harm
                                   : std::string_view(p.name) == "test"  ? splits.test
                                                                         : splits.calibration;
     target = samples_of(windows, p.range, &target == &splits.fit);

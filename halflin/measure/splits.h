@@ -24,6 +24,7 @@ struct Splits {
   std::vector<Sample> train;        // gates
   std::vector<Sample> calibration;  // thresholds
   std::vector<Sample> test;         // evaluated once
+  std::vector<Sample> harm;         // harm in nats, predicted
   nlohmann::json description;       // for the result file
 };
 
@@ -33,7 +34,9 @@ struct SplitSizes {
   size_t train_tokens = 25000;
   size_t calibration_tokens = 6000;
   size_t eval_tokens = 12000;
-  std::optional<std::string> fit_windows{}, train_windows{}, calibration_windows{}, eval_windows{};
+  size_t harm_tokens = 0;  // none, unless a range is given
+  std::optional<std::string> fit_windows{}, train_windows{}, calibration_windows{}, eval_windows{},
+      harm_windows{};
   bool needs_gates = true;  // without gates, train and calibration are empty
 };
 

@@ -324,6 +324,28 @@ Interval auc_interval(ThreadPool& pool, const BootstrapDraws& draws, std::span<c
                      windows, options);
 }
 
+double rank_correlation(std::span<const double> a, std::span<const double> b) {
+  if (a.size() != b.size()) fail("rank correlation of {} and {} values", a.size(), b.size());
+  const double mean = (static_cast<double>(a.size()) + 1) / 2;
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto rank = [&](std::span<const double> values) {
+      double below = 0, equal = 0;
+      for (const double v : values) {
+        below += v < values[i];
+        equal += v == values[i];
+      }
+      return below + (equal + 1) / 2 - mean;
+    };
+    const double ra = rank(a);
+    const double rb = rank(b);
+    ab += ra * rb;
+    aa += ra * ra;
+    bb += rb * rb;
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
 std::vector<double> holm(std::span<const double> p) {
   std::vector<size_t> order(p.size());
   std::iota(order.begin(), order.end(), size_t{0});

@@ -88,6 +88,10 @@ Interval auc_interval(ThreadPool& pool, const BootstrapDraws& draws, std::span<c
                       std::span<const int8_t> labels, std::span<const uint32_t> window,
                       const IntervalOptions& options = {});
 
+// Spearman's rank correlation, equal values sharing their mean rank; NaN where one side is
+// constant.
+double rank_correlation(std::span<const double> a, std::span<const double> b);
+
 // Holm's step-down adjustment: each p-value against all others of the family; order kept, at
 // most 1.
 std::vector<double> holm(std::span<const double> p);

@@ -44,6 +44,7 @@ double total_units(const Model& model, const Splits& splits, const SweepOptions&
   const auto fit = static_cast<double>(count_rows(splits.fit));
   const auto train = static_cast<double>(count_rows(splits.train));
   const auto calibration = static_cast<double>(count_rows(splits.calibration));
+  const auto harm = static_cast<double>(count_rows(splits.harm));
   const auto test = static_cast<double>(count_rows(splits.test));
   const double head = head_units(model.config);
   const double rates = static_cast<double>(options.rates.size());
@@ -52,7 +53,7 @@ double total_units(const Model& model, const Splits& splits, const SweepOptions&
                           (options.controls ? 4 + (options.gates.empty() ? 0 : 2 * rates) : 0);
   const double based = test + calibration + (options.paper_gates() ? train : 0);
   const size_t last = options.layers.back();
-  double units = based + (fit + train + calibration + test) * static_cast<double>(last + 1);
+  double units = based + (fit + train + calibration + harm + test) * static_cast<double>(last + 1);
   for (const size_t layer : options.layers) {
     if (finished(layer)) continue;
     const double suffix = layers - static_cast<double>(layer) - 1 + head;
@@ -68,21 +69,29 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
            const std::function<bool(size_t layer)>& finished,
            const std::function<void(const SweepBaseline&)>& baseline_ready,
            const std::function<void(const LayerResult&)>& layer_ready,
-           const std::atomic<bool>& stop, bool quiet) {
+           const std::atomic<bool>& stop, bool quiet, const SampledGradients* gradients) {
   Progress progress("sweep", total_units(model, splits, options, finished), quiet);
   std::vector<Stream> fit = make_streams(model, splits.fit);
   std::vector<Stream> train = make_streams(model, splits.train);
   std::vector<Stream> calibration = make_streams(model, splits.calibration);
+  std::vector<Stream> harm;
+  if (gradients != nullptr) harm = make_streams(model, splits.harm);
   std::vector<Stream> test = make_streams(model, splits.test);
 
   set_base(pool, model, test, progress);
   set_base(pool, model, calibration, progress);
   if (options.paper_gates()) set_base(pool, model, train, progress);
-  const SweepBaseline baseline = make_baseline(test, options);
+  SweepBaseline baseline = make_baseline(test, options);
+  size_t harm_sequences = 0;
+  for (const Sample& sample : splits.harm) harm_sequences += sample.batch.sequences();
+  if (harm_sequences != 0) {
+    baseline.harm_draws = draw_windows(harm_sequences, options.draws, options.seed);
+  }
   baseline_ready(baseline);
 
   size_t rows = 0;
-  for (const auto* split : {&splits.fit, &splits.train, &splits.calibration, &splits.test}) {
+  for (const auto* split :
+       {&splits.fit, &splits.train, &splits.calibration, &splits.harm, &splits.test}) {
     rows = std::max(rows, most_rows(*split));
   }
   std::vector<WalkWorker> workers;
@@ -93,7 +102,7 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
     const bool wanted =
         std::find(options.layers.begin(), options.layers.end(), layer) != options.layers.end();
     if (!wanted || finished(layer)) {
-      for (auto* streams : {&fit, &train, &calibration, &test}) {
+      for (auto* streams : {&fit, &train, &calibration, &harm, &test}) {
         advance(context, *streams, layer);
       }
       continue;
@@ -103,6 +112,7 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
     measured.fit(fit);
     if (!train.empty()) measured.train(train);
     measured.calibrate(calibration);
+    if (!harm.empty()) measured.harm(harm, *gradients);
     const LayerResult result = measured.test(test, baseline);
     progress.clear();
     layer_ready(result);

@@ -14,6 +14,7 @@
 
 #include "halflin/base/error.h"
 #include "halflin/base/progress.h"
+#include "halflin/measure/harm.h"
 #include "halflin/measure/splits.h"
 #include "halflin/measure/statistics.h"
 #include "halflin/measure/walk.h"
@@ -65,6 +66,8 @@ struct LayerResult {
   DeltaStats train_delta;  // count 0 where no gate needed it
   DeltaStats test_delta;
   VariantResult all_linear;
+  std::optional<LayerHarm> harm;                 // of the surrogate, predicted on the harm split
+  std::vector<double> all_linear_without_sinks;  // [test sequences] losses; empty without `harm`
   std::vector<GateResult> gates;
   std::string no_gates_reason;
   std::vector<VariantResult> folds;     // `rate` is the keep fraction
@@ -86,15 +89,17 @@ struct SweepBaseline {
   std::vector<float> token_sequence;  // which test sequence it is in
   std::vector<float> token_loss;      // of predicting the next one; 0 for the last of a sequence
   BootstrapDraws draws;               // over test sequences
+  BootstrapDraws harm_draws;          // over the harm split's; none where there is no such split
 };
 
-// Called with each measured layer, in order. `finished` says which layers need no measuring because
-// an earlier run has them. `stop`, when it turns true, ends the walk with Interrupted at the next
-// batch.
+// Calls back with each measured layer, in order. `finished` says which layers need no measuring
+// because an earlier run has them. `stop`, when it turns true, ends the walk with Interrupted at
+// the next batch. `gradients`, of splits.harm and the layers to be measured, are what
+// harm is predicted from; none: it is not predicted.
 void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const SweepOptions& options,
            const std::function<bool(size_t layer)>& finished,
            const std::function<void(const SweepBaseline&)>& baseline_ready,
            const std::function<void(const LayerResult&)>& layer_ready,
-           const std::atomic<bool>& stop, bool quiet);
+           const std::atomic<bool>& stop, bool quiet, const SampledGradients* gradients = nullptr);
 
 }  // namespace halflin

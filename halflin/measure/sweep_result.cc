@@ -66,6 +66,26 @@ json whole_json(const VariantResult& variant, const SweepBaseline& baseline,
   return out;
 }
 
+json harm_json(const LayerResult& layer, const SweepBaseline& baseline,
+               const SweepOptions& options) {
+  const LayerHarm& harm = *layer.harm;
+  std::vector<double> cost(baseline.loss.size());
+  for (size_t s = 0; s < cost.size(); ++s) {
+    cost[s] = layer.all_linear_without_sinks[s] - baseline.loss[s];
+  }
+  const Interval predicted =
+      ratio(baseline.harm_draws, harm.harm, harm.predictions, 1, options.interval);
+  json out;
+  set_interval(out, "predicted", "predicted_", predicted);
+  out["too_few_windows"] = predicted.too_few;
+  set_interval(out, "measured", "measured_",
+               ratio(baseline.draws, cost, baseline.predictions, 1, options.interval));
+  set_interval(out, "scale", "scale_",
+               ratio(baseline.harm_draws, harm.harm, harm.energy, 1, options.interval));
+  out["sinks"] = harm.sinks;
+  return out;
+}
+
 // Sets p_holm and verdict in the same place of every layer: at(layer) finds it, or null.
 template <class At>
 void judge(std::vector<json>& layers, const At& at) {
@@ -117,6 +137,7 @@ json layer_json(const LayerResult& layer, const SweepBaseline& baseline,
   out["delta"]["test"] = delta_json(layer.test_delta);
   if (layer.train_delta.count != 0) out["delta"]["train"] = delta_json(layer.train_delta);
 
+  if (layer.harm) out["harm"] = harm_json(layer, baseline, options);
   out["gates"] = json::array();
   const double cost = out["all_linear"]["delta_ppl_pct"];
   std::string reason = layer.no_gates_reason;
@@ -166,6 +187,16 @@ json assemble_sweep(const json& header, const json& baseline, const std::vector<
   json result = header;
   result.update(baseline);
   result["complete"] = layers.size() == layers_asked;
+  std::vector<double> predicted, measured;
+  for (const json& layer : judged) {
+    if (!layer.contains("harm")) continue;
+    predicted.push_back(layer.at("harm").at("predicted"));
+    measured.push_back(layer.at("harm").at("measured"));
+  }
+  if (predicted.size() >= 3) {
+    const double correlation = rank_correlation(predicted, measured);
+    if (std::isfinite(correlation)) result["harm_rank_correlation"] = correlation;
+  }
   result["layers"] = judged;
   return result;
 }

@@ -27,6 +27,7 @@ nlohmann::json layer_json(const LayerResult& layer, const SweepBaseline& baselin
 //   free       the interval lies below +1 % (the paper's "under 1 % cost")
 //   costs      the interval lies above 0 and the adjusted p-value is below 0.05
 //   undecided  none of these, or too few windows
+// And, of three layers or more, how well the predicted harm ranks them.
 nlohmann::json assemble_sweep(const nlohmann::json& header, const nlohmann::json& baseline,
                               const std::vector<nlohmann::json>& layers, size_t layers_asked);
 

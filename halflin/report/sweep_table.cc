@@ -37,6 +37,33 @@ const json* best_gate(const json& layer) {
   return best;
 }
 
+std::string nats(const json& harm, const std::string& key) {
+  return fmt::format("{:>8.4f}  {:<17}", harm.at(key).get<double>(),
+                     fmt::format("[{:.4f}, {:.4f}]", harm.at(key + "_ci_lo").get<double>(),
+                                 harm.at(key + "_ci_hi").get<double>()));
+}
+
+std::string harm_table(const json& result) {
+  std::string text;
+  for (const json& layer : result.at("layers")) {
+    if (!layer.contains("harm")) continue;
+    if (text.empty()) {
+      text = fmt::format(
+          "\nharm of the linear map, nats a prediction, sinks left out: predicted by one backward "
+          "pass, and measured\n{:>5}  {:<29}{}\n",
+          "layer", "predicted", "measured");
+    }
+    const json& harm = layer.at("harm");
+    text += fmt::format("{:>5}  {}  {}\n", layer.at("layer").get<size_t>(), nats(harm, "predicted"),
+                        nats(harm, "measured"));
+  }
+  if (result.contains("harm_rank_correlation")) {
+    text +=
+        fmt::format("rank correlation {:.2f}\n", result.at("harm_rank_correlation").get<double>());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string sweep_table_header() {
@@ -85,7 +112,7 @@ std::string sweep_table(const json& result) {
       text += "\n";
     }
   }
-  return text;
+  return text + harm_table(result);
 }
 
 }  // namespace halflin

@@ -47,7 +47,7 @@ std::string percent(double value) {
 
 std::string split_ranges(const json& splits) {
   std::string out;
-  for (const char* name : {"fit", "train", "calibration", "test"}) {
+  for (const char* name : {"fit", "train", "calibration", "test", "harm"}) {
     if (!splits.contains(name)) continue;
     const json& split = splits.at(name);
     const json& range = split.is_object() ? split.at("lines") : split;
@@ -190,6 +190,30 @@ Table routing_table(std::span<const ReportRun> runs) {
   return table;
 }
 
+Table harm_table(std::span<const ReportRun> runs) {
+  return by_layer(
+      {"harm",
+       "Harm in nats, predicted and measured",
+       "What the linear map costs a prediction when every token but the sinks takes it. Predicted: "
+       "½⟨∂L/∂f, g − f⟩² with labels sampled from the model, one backward pass for all layers, on "
+       "tokens of its own. Scale: nats a unit of squared error costs.",
+       {{"run", "run"},
+        {"layer", "layer"},
+        {"predicted", "predicted, nats", 4},
+        {"measured", "measured, nats", 4, true},
+        {"scale", "scale, nats", 8},
+        {"sinks", "sinks left out"}},
+       {}},
+      runs, [](const ReportRun& run, const json& layer, Table& table) {
+        if (!layer.contains("harm")) return;
+        const json& harm = layer.at("harm");
+        table.rows.push_back({run.label, number(layer, "layer"),
+                              figure(harm, "predicted", "predicted_"),
+                              figure(harm, "measured", "measured_"),
+                              figure(harm, "scale", "scale_"), number(harm, "sinks")});
+      });
+}
+
 Table replacements_table(std::span<const ReportRun> runs) {
   return by_layer({"replacements",
                    "Other things in the MLP's place",
@@ -320,8 +344,8 @@ Table verdicts_table(std::span<const ReportRun> runs) {
 
 std::vector<Table> sweep_tables(std::span<const ReportRun> runs) {
   std::vector<Table> tables;
-  for (auto make : {runs_table, layers_table, verdicts_table, routing_table, replacements_table,
-                    folding_table, delta_table}) {
+  for (auto make : {runs_table, layers_table, verdicts_table, routing_table, harm_table,
+                    replacements_table, folding_table, delta_table}) {
     Table table = make(runs);
     if (!table.rows.empty()) tables.push_back(std::move(table));
   }

@@ -17,6 +17,10 @@ run() {
 }
 
 run
+if [[ -e $work/out/gradients ]]; then
+  echo "a finished run left its gradients" >&2
+  exit 1
+fi
 cp "$work/out/result.json" "$work/whole.json"
 kills=0
 for ((attempt = 1; attempt <= 12; attempt++)); do

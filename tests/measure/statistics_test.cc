@@ -302,6 +302,13 @@ TEST(AucInterval, ThreadsManyWindowsAndMissingClasses) {
   EXPECT_THROW(auc_interval(serial, draw_windows(5, 10, 1), t.scores, t.labels, t.window), Error);
 }
 
+TEST(RankCorrelation, SharesRanksAmongEquals) {
+  const std::vector<double> a = {1, 2, 2, 5, 3};
+  EXPECT_NEAR(rank_correlation(a, std::vector<double>{3, 1, 4, 4, 5}), 5.75 / 9.5, 1e-12);
+  EXPECT_NEAR(rank_correlation(a, std::vector<double>{-10, 0, 0, 9, 2}), 1, 1e-12);
+  EXPECT_TRUE(std::isnan(rank_correlation(a, std::vector<double>(5, 7))));
+}
+
 TEST(Holm, StepsDown) {
   const std::vector<double> p = {0.01, 0.04, 0.03, 0.005};
   const std::vector<double> expected = {0.03, 0.06, 0.06, 0.02};

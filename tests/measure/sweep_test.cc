@@ -31,10 +31,13 @@ class SweepTest : public testing::TestWithParam<const char*> {
                       Precision::kF32, kWindow);
   }();
   Splits splits_ =
-      make_window_splits(random_text(model_.config.vocab, 60), {.fit_tokens = 12 * kWindow,
+      make_window_splits(random_text(model_.config.vocab, 66), {.fit_tokens = 12 * kWindow,
                                                                 .train_tokens = 20 * kWindow,
                                                                 .calibration_tokens = 10 * kWindow,
-                                                                .eval_tokens = 18 * kWindow});
+                                                                .eval_tokens = 18 * kWindow,
+                                                                .harm_tokens = 6 * kWindow});
+  TemporaryFolder folder_;
+  size_t runs_ = 0;
   SweepOptions options_ = [this] {
     SweepOptions options;
     for (size_t l = 0; l < model_.config.layers; ++l) options.layers.push_back(l);
@@ -57,6 +60,14 @@ class SweepTest : public testing::TestWithParam<const char*> {
     Run run;
     const SweepBaseline* baseline = nullptr;
     const std::atomic<bool> stop{false};
+    std::vector<size_t> unfinished;
+    for (const size_t layer : options_.layers) {
+      if (!finished(layer)) unfinished.push_back(layer);
+    }
+    const SampledGradients gradients(folder_.path / std::to_string(runs_++), splits_.harm,
+                                     model_.config.d_model);
+    prepare_gradients(pool, read_checkpoint(model_.path), kWindow, Precision::kF32, unfinished,
+                      options_.seed, gradients, stop, /*quiet=*/true);
     sweep(
         pool, model_, splits_, options_, finished,
         [&](const SweepBaseline& ready) {
@@ -67,7 +78,7 @@ class SweepTest : public testing::TestWithParam<const char*> {
           run.json.push_back(layer_json(layer, *baseline, options_).dump());
           run.layers.push_back(layer);
         },
-        stop, /*quiet=*/true);
+        stop, /*quiet=*/true, &gradients);
     return run;
   }
 
@@ -128,6 +139,25 @@ TEST_P(SweepTest, SurrogateLossesEqualTheForwardPassWithThatPath) {
     const GateResult& harm = layer.gates.back();
     EXPECT_EQ(harm.name, "harm");
     for (const double linear : harm.own.linear) EXPECT_LE(linear, static_cast<double>(kWindow));
+  }
+}
+
+TEST_P(SweepTest, HarmIsPredictedAndMeasured) {
+  const Run found = run(2);
+  for (size_t l = 0; l < found.layers.size(); ++l) {
+    const LayerResult& layer = found.layers[l];
+    ASSERT_TRUE(layer.harm);
+    ASSERT_EQ(layer.harm->predictions, std::vector<double>(6, kWindow - 1));
+    EXPECT_EQ(layer.harm->sinks, 0u);
+    EXPECT_EQ(layer.all_linear_without_sinks, layer.all_linear.loss);  // there are none
+    double harm = 0, cost = 0;
+    for (const double h : layer.harm->harm) harm += h;
+    for (size_t w = 0; w < found.base.size(); ++w) cost += layer.all_linear.loss[w] - found.base[w];
+    const nlohmann::json json = nlohmann::json::parse(found.json[l])["harm"];
+    EXPECT_NEAR(json["predicted"], harm / (6 * (kWindow - 1)), 1e-9);
+    EXPECT_NEAR(json["measured"], cost / (18 * (kWindow - 1)), 1e-9);
+    EXPECT_NEAR(json["scale"], layer.harm->scale(), 1e-12);
+    EXPECT_GT(json["predicted"], 0);
   }
 }
 

@@ -40,8 +40,8 @@ def sweep(folder):
     (folder / "text.txt").write_text(TEXT * 60, encoding="utf-8")
     check(halflin("sweep", folder / "model", "--text", folder / "text.txt", "--window", 64,
                   "--fit-tokens", 1280, "--train-tokens", 1280, "--calibration-tokens", 640,
-                  "--eval-tokens", 2560, "--controls", "--fold", "0,0.5", "--bootstrap", 200,
-                  "--quiet", "--out", folder / "sweep"))
+                  "--eval-tokens", 2560, "--harm-tokens", 512, "--controls", "--fold", "0,0.5",
+                  "--bootstrap", 200, "--quiet", "--out", folder / "sweep"))
     (folder / "second.txt").write_text(TEXT[::-1] * 60, encoding="utf-8")
     check(halflin("analyze", folder / "model", "--text", folder / "text.txt", "--second-text",
                   folder / "second.txt", "--window", 64, "--tokens", 2560, "--fit-tokens", 1280,
