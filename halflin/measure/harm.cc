@@ -5,18 +5,30 @@
 #include <cstring>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <numeric>
 
 #include "halflin/base/error.h"
 #include "halflin/base/random.h"
 #include "halflin/io/file.h"
+#include "halflin/io/sha256.h"
 #include "halflin/train/backward.h"
 #include "halflin/train/checkpoint.h"
 
 namespace halflin {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+constexpr size_t kDigits = 64;  // of a sha256
+
+struct GradientFile {
+  AtomicFile file;
+  Sha256 sha256;
+  explicit GradientFile(const fs::path& path) : file(path) {}
+};
+
+}  // namespace
 
 SampledGradients::SampledGradients(fs::path directory, std::span<const Sample> samples,
                                    size_t d_model)
@@ -31,8 +43,10 @@ fs::path SampledGradients::path(size_t layer) const {
 
 bool SampledGradients::has(size_t layer) const {
   std::error_code none;
-  const uintmax_t bytes = fs::file_size(path(layer), none);
-  return !none && bytes == first_row_.back() * d_model_ * sizeof(bf16);
+  const size_t bytes = first_row_.back() * d_model_ * sizeof(bf16);
+  if (fs::file_size(path(layer), none) != bytes + kDigits || none) return false;
+  const std::string file = read_file(path(layer));
+  return sha256_hex(std::as_bytes(std::span(file).first(bytes))) == file.substr(bytes);
 }
 
 void SampledGradients::read(size_t layer, size_t sample, MatView<float> gradients) const {
@@ -63,10 +77,8 @@ void sample_gradients(ThreadPool& pool, TrainModel& model, Precision precision,
                       bool quiet) {
   gradients.remove();  // what a killed run left
   ensure_writable_directory(gradients.directory());
-  std::map<size_t, std::unique_ptr<AtomicFile>> files;
-  for (const size_t layer : layers) {
-    files[layer] = std::make_unique<AtomicFile>(gradients.path(layer));
-  }
+  std::map<size_t, GradientFile> files;
+  for (const size_t layer : layers) files.try_emplace(layer, gradients.path(layer));
   Progress progress("gradients", static_cast<double>(count_rows(gradients.samples())), quiet);
   TrainWorkspace workspace;
   workspace.precision = precision;
@@ -89,11 +101,15 @@ void sample_gradients(ThreadPool& pool, TrainModel& model, Precision precision,
                                 rounded.begin() + static_cast<std::ptrdiff_t>(t * gradient.cols),
                                 to_bf16);
                }
-               file->second->write(std::as_bytes(std::span(rounded)));
+               file->second.file.write(std::as_bytes(std::span(rounded)));
+               file->second.sha256.update(std::as_bytes(std::span(rounded)));
              });
     progress.advance(static_cast<double>(batch.rows()));
   }
-  for (auto& [layer, file] : files) file->commit();
+  for (auto& [layer, part] : files) {
+    part.file.write(part.sha256.hex());
+    part.file.commit();
+  }
 }
 
 void prepare_gradients(ThreadPool& pool, const Checkpoint& checkpoint, size_t max_window,

@@ -23,7 +23,8 @@
 namespace halflin {
 
 // Gradients dL_y/df of each token of some samples, kept in a directory, since those of all layers
-// together are too large for memory: one file a layer, bfloat16 [rows of all samples, d].
+// together are too large for memory: one file a layer, bfloat16 [rows of all samples, d], then the
+// sha256 of that, 64 digits.
 class SampledGradients {
  public:
   // `samples` must stay. Nothing is read or written yet.
@@ -31,7 +32,7 @@ class SampledGradients {
                    size_t d_model);
 
   std::span<const Sample> samples() const { return samples_; }
-  // All of the layer's gradients are there.
+  // All of the layer's gradients are there, undamaged.
   bool has(size_t layer) const;
   // Those of one sample, [rows, d]. Callable from any thread. Throws Error naming the file.
   void read(size_t layer, size_t sample, MatView<float> gradients) const;
