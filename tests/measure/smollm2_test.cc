@@ -11,6 +11,7 @@
 #include "halflin/measure/perplexity.h"
 #include "halflin/measure/sweep.h"
 #include "halflin/measure/sweep_result.h"
+#include "tests/io/testing.h"
 
 namespace halflin {
 namespace {
@@ -65,10 +66,16 @@ class SmolLm2 : public testing::Test {
 
   // The layers of the result file.
   nlohmann::json run(const Splits& splits, const SweepOptions& options, double* baseline_ppl) {
+    const std::atomic<bool> stop{false};
+    const TemporaryFolder folder;
+    const SampledGradients gradients(folder.path, splits.harm, 576);
+    if (!splits.harm.empty()) {
+      prepare_gradients(pool_, read_checkpoint(model_path()), 512, Precision::kF32, options.layers,
+                        options.seed, gradients, stop, /*quiet=*/true);
+    }
     const Model model = load(Precision::kF32);
     const SweepBaseline* baseline = nullptr;
     nlohmann::json layers = nlohmann::json::array();
-    const std::atomic<bool> stop{false};
     sweep(
         pool_, model, splits, options, [](size_t) { return false; },
         [&](const SweepBaseline& ready) {
@@ -76,7 +83,7 @@ class SmolLm2 : public testing::Test {
           *baseline_ppl = baseline_json(ready, options)["baseline_ppl"];
         },
         [&](const LayerResult& layer) { layers.push_back(layer_json(layer, *baseline, options)); },
-        stop, /*quiet=*/true);
+        stop, /*quiet=*/true, &gradients);
     return layers;
   }
 
@@ -114,6 +121,34 @@ TEST_F(SmolLm2, SurrogatesAndFoldingEqualTheReference) {
     EXPECT_NEAR(layers[i]["folds"][0]["delta_ppl_pct"], fold_quarter[i], 0.1);
     EXPECT_NEAR(layers[i]["folds"][1]["delta_ppl_pct"], fold_half[i], 0.1);
   }
+}
+
+// A prototype in PyTorch predicted 0.038 nats for layer 12 and measured 0.046, from 20,000 tokens
+// to fit and other windows. Four windows leave a standard error of 8 % in the prediction (its
+// relative deviation from window to window is 15 %), twelve one of 6 to 10 % in what is measured;
+// the prediction itself is off by a factor of 0.7 to 1 in these layers (docs/method.md).
+TEST_F(SmolLm2, PredictsTheHarmOfWholeLayers) {
+  SplitSizes sizes;
+  sizes.fit_windows = "0:40";
+  sizes.eval_windows = "90:102";
+  sizes.harm_windows = "102:106";
+  sizes.needs_gates = false;
+  SweepOptions options;
+  options.layers = {12, 20, 29};
+  double baseline = 0;
+  const nlohmann::json layers = run(make_window_splits(windows(), sizes), options, &baseline);
+  double last = 0;
+  for (const nlohmann::json& layer : layers) {
+    const double predicted = layer["harm"]["predicted"];
+    const double measured = layer["harm"]["measured"];
+    SCOPED_TRACE(fmt::format("layer {}: {} and {}", layer["layer"].dump(), predicted, measured));
+    EXPECT_GT(predicted, 0.5 * measured);
+    EXPECT_LT(predicted, 1.4 * measured);
+    EXPECT_GT(predicted, last);  // as the measured ones are ordered
+    last = predicted;
+  }
+  EXPECT_NEAR(layers[0]["harm"]["predicted"], 0.038, 0.010);
+  EXPECT_NEAR(layers[0]["harm"]["measured"], 0.046, 0.014);
 }
 
 // Layer 11 writes attention sinks. Asked for every token, random routing takes all others exactly.
