@@ -20,14 +20,15 @@ Workspace::Workspace(const Model& model, size_t rows)
       mlp(model.precision, rows, model.config.d_model, model.config.d_mlp, model.config.gated_mlp) {
 }
 
-void embed(const Model& model, const Batch& batch, MatView<float> residual) {
+void embed(const Model& model, const Batch& batch, MatView<float> residual, size_t first) {
   const TensorInfo& table = model.file.at(model.layout.names.embedding + ".weight");
   const size_t d = model.config.d_model;
   for (size_t s = 0; s < batch.sequences(); ++s) {
     const size_t begin = batch.offsets[s];
     const size_t length = batch.offsets[s + 1] - begin;
-    if (length > model.max_window) {
-      fail("a sequence of {} tokens: the model was loaded for {}", length, model.max_window);
+    if (first + length > model.max_window) {
+      fail("a sequence of {} tokens: the model was loaded for {}", first + length,
+           model.max_window);
     }
     for (size_t t = 0; t < length; ++t) {
       const int32_t id = batch.ids[begin + t];
@@ -36,7 +37,7 @@ void embed(const Model& model, const Batch& batch, MatView<float> residual) {
       }
       read_f32(table, static_cast<size_t>(id) * d, residual.row_span(begin + t));
       if (model.config.learned_positions) {
-        const float* position = model.positions.row(t);
+        const float* position = model.positions.row(first + t);
         float* row = residual.row(begin + t);
         for (size_t i = 0; i < d; ++i) row[i] += position[i];
       }
@@ -46,7 +47,7 @@ void embed(const Model& model, const Batch& batch, MatView<float> residual) {
 
 MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer,
                               std::span<const size_t> offsets, MatView<float> residual,
-                              Workspace& workspace) {
+                              Workspace& workspace, const CachedPast& past) {
   const Config& config = model.config;
   const Layer& weights = model.layers[layer];
   const size_t rows = residual.rows;
@@ -63,7 +64,8 @@ MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer
     std::vector<size_t>& positions = workspace.positions;
     positions.resize(rows);
     for (size_t s = 0; s + 1 < offsets.size(); ++s) {
-      for (size_t t = offsets[s]; t < offsets[s + 1]; ++t) positions[t] = t - offsets[s];
+      for (size_t t = offsets[s]; t < offsets[s + 1]; ++t)
+        positions[t] = past.count + t - offsets[s];
     }
     const size_t blocks = (rows + kRowBlock - 1) / kRowBlock;
     pool.parallel_for(blocks, [&](size_t block, int) {
@@ -77,7 +79,12 @@ MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer
   AttentionShape shape = config.attention;
   if (config.scale_by_layer) shape.scale /= static_cast<float>(layer + 1);
   const MutableOperand mixed = workspace.mixed.view(rows, shape.heads * head_dim);
-  attend(pool, shape, qkv, offsets, workspace.attention, mixed);
+  attend(pool, shape, qkv, offsets, workspace.attention, mixed, Past{past.cache, past.count});
+  if (past.cache != nullptr) {
+    past.cache->store(
+        pool, past.count, qkv.col_range(shape.heads * head_dim, shape.kv_heads * head_dim),
+        qkv.col_range((shape.heads + shape.kv_heads) * head_dim, shape.kv_heads * head_dim));
+  }
   weights.attention_out.forward(pool, mixed, residual, {.accumulate = true});
 
   if (!config.parallel_residual) normalize(pool, weights.mlp_norm, residual, mlp_in);

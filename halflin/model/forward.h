@@ -34,14 +34,22 @@ struct Workspace {
   Workspace(const Model& model, size_t rows);
 };
 
-// hook_embed: residual [rows, d] = token embedding (+ learned position).
-void embed(const Model& model, const Batch& batch, MatView<float> residual);
+// hook_embed: residual [rows, d] = token embedding (+ learned position). Sequences begin at
+// position `first`.
+void embed(const Model& model, const Batch& batch, MatView<float> residual, size_t first = 0);
+
+// One layer's cache, and how many positions it holds: the batch is one sequence that goes on from
+// there, and its own keys and values are stored behind them.
+struct CachedPast {
+  KeyValueCache* cache = nullptr;
+  size_t count = 0;
+};
 
 // Adds layer `layer`'s attention to the residual stream (hook_resid_pre in, hook_resid_mid out) and
 // returns the MLP's input, the output of the norm before it, valid until the next call.
 MutableOperand attention_step(ThreadPool& pool, const Model& model, size_t layer,
                               std::span<const size_t> offsets, MatView<float> residual,
-                              Workspace& workspace);
+                              Workspace& workspace, const CachedPast& past = {});
 
 // Runs layers [first, config.layers) with the given paths, one a layer or none for the full MLPs.
 void run_layers(ThreadPool& pool, const Model& model, size_t first, std::span<const size_t> offsets,

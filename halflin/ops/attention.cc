@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "halflin/base/error.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halflin/ops/attention.cc"
 #include <hwy/foreach_target.h>  // must come before highway.h
@@ -20,6 +22,7 @@ inline constexpr size_t kQueryTask = 8 * kQueryBlock;  // query rows of one task
 inline constexpr size_t kPad = 32;                     // floats in two of the widest vectors
 
 // Keys of one (sequence, kv head), transposed: [head_dim, stride]; values: [length, value_stride].
+// The past's come first.
 struct PackedHead {
   float* keys;
   size_t key_stride;
@@ -31,8 +34,8 @@ struct PackedHead {
 struct AttentionTask {
   const float* queries;  // first query row of the sequence, this head
   size_t query_stride;
-  size_t length;  // of the sequence
   size_t begin, end;
+  size_t past;  // positions before the sequence's first row
   PackedHead head;
 };
 }  // namespace halflin
@@ -51,22 +54,24 @@ void attend_rows(const AttentionShape& shape, const AttentionTask& task, float* 
   for (size_t begin = task.begin; begin < task.end; begin += kQueryBlock) {
     const size_t rows = std::min(kQueryBlock, task.end - begin);
     // Keys that any of these rows sees: [first, last), first on a vector boundary.
-    const size_t last = begin + rows;
+    const size_t position = task.past + begin;
+    const size_t last = position + rows;
     size_t first = 0;
-    if (shape.window != 0 && begin + 1 > shape.window)
-      first = (begin + 1 - shape.window) / kPad * kPad;
+    if (shape.window != 0 && position + 1 > shape.window) {
+      first = (position + 1 - shape.window) / kPad * kPad;
+    }
     const size_t keys = last - first;
     const size_t padded = (keys + kPad - 1) / kPad * kPad;
     multiply<false>(task.queries + begin * task.query_stride, task.query_stride, 1,
                     task.head.keys + first, stride, scores, stride, rows, keys, shape.head_dim);
     float inverse_sums[kQueryBlock];
     for (size_t r = 0; r < rows; ++r) {
-      const size_t position = begin + r;
+      const size_t end = position + r + 1;
       float* row = scores + r * stride;
-      if (shape.window != 0 && position + 1 > first + shape.window) {
-        std::fill_n(row, position + 1 - shape.window - first, -INFINITY);
+      if (shape.window != 0 && end > first + shape.window) {
+        std::fill_n(row, end - shape.window - first, -INFINITY);
       }
-      inverse_sums[r] = 1.f / softmax_row(row, position + 1 - first, padded, shape.scale);
+      inverse_sums[r] = 1.f / softmax_row(row, end - first, padded, shape.scale);
     }
     const size_t width = task.head.value_stride;
     multiply<false>(scores, stride, 1, task.head.values + first * width, width, mixed, width, rows,
@@ -99,22 +104,28 @@ size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multipl
 // An odd number of pads, so that rows do not fall into the same cache sets.
 size_t padded_stride(size_t n) { return (round_up(n, kPad) / kPad | 1) * kPad; }
 
-void pack_head(MatView<const float> keys, MatView<const float> values, const PackedHead& head) {
+void pack_head(MatView<const float> keys, MatView<const float> values, const Past& past,
+               size_t kv_head, const PackedHead& head) {
+  const size_t length = past.count + keys.rows;
+  if (past.count != 0) {
+    past.cache->read(kv_head, past.count,
+                     MatView<float>(head.keys, keys.cols, past.count, head.key_stride),
+                     MatView<float>(head.values, past.count, values.cols, head.value_stride));
+  }
   constexpr size_t kTile = 16;
   for (size_t begin = 0; begin < keys.rows; begin += kTile) {
     const size_t end = std::min(begin + kTile, keys.rows);
     for (size_t i = 0; i < keys.cols; ++i) {
-      float* to = head.keys + i * head.key_stride;
+      float* to = head.keys + i * head.key_stride + past.count;
       for (size_t t = begin; t < end; ++t) to[t] = keys(t, i);
     }
   }
   for (size_t i = 0; i < keys.cols; ++i) {
-    std::fill(head.keys + i * head.key_stride + keys.rows, head.keys + (i + 1) * head.key_stride,
-              0.f);
+    std::fill(head.keys + i * head.key_stride + length, head.keys + (i + 1) * head.key_stride, 0.f);
   }
-  for (size_t t = 0; t < values.rows; ++t) {
+  for (size_t t = 0; t < length; ++t) {
     float* to = head.values + t * head.value_stride;
-    std::copy_n(values.row(t), values.cols, to);
+    if (t >= past.count) std::copy_n(values.row(t - past.count), values.cols, to);
     std::fill(to + values.cols, to + head.value_stride, 0.f);
   }
 }
@@ -122,8 +133,10 @@ void pack_head(MatView<const float> keys, MatView<const float> values, const Pac
 }  // namespace
 
 void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> queries_keys_values,
-            std::span<const size_t> offsets, AttentionScratch& scratch, MutableOperand out) {
+            std::span<const size_t> offsets, AttentionScratch& scratch, MutableOperand out,
+            const Past& past) {
   const size_t sequences = offsets.size() - 1;
+  if (past.count != 0 && sequences != 1) fail("a past of {} sequences", sequences);
   const size_t head_dim = shape.head_dim;
   const size_t value_stride = round_up(head_dim, kPad);
 
@@ -132,7 +145,7 @@ void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> 
   size_t floats = 0;
   size_t longest = 0;
   for (size_t s = 0; s < sequences; ++s) {
-    const size_t length = offsets[s + 1] - offsets[s];
+    const size_t length = past.count + offsets[s + 1] - offsets[s];
     longest = std::max(longest, length);
     floats += shape.kv_heads * (head_dim * padded_stride(length) + length * value_stride);
   }
@@ -141,7 +154,8 @@ void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> 
   std::vector<AttentionTask> tasks;
   std::vector<size_t> task_head;
   for (size_t s = 0; s < sequences; ++s) {
-    const size_t length = offsets[s + 1] - offsets[s];
+    const size_t rows = offsets[s + 1] - offsets[s];
+    const size_t length = past.count + rows;
     for (size_t h = 0; h < shape.kv_heads; ++h) {
       PackedHead& head = packed[s * shape.kv_heads + h];
       head = {next, padded_stride(length), next + head_dim * padded_stride(length), value_stride};
@@ -149,10 +163,10 @@ void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> 
     }
     for (size_t h = 0; h < shape.heads; ++h) {
       const PackedHead& head = packed[s * shape.kv_heads + h / (shape.heads / shape.kv_heads)];
-      for (size_t begin = 0; begin < length; begin += kQueryTask) {
+      for (size_t begin = 0; begin < rows; begin += kQueryTask) {
         tasks.push_back({queries_keys_values.row(offsets[s]) + h * head_dim,
-                         queries_keys_values.stride, length, begin,
-                         std::min(begin + kQueryTask, length), head});
+                         queries_keys_values.stride, begin, std::min(begin + kQueryTask, rows),
+                         past.count, head});
         task_head.push_back(s * shape.heads + h);
       }
     }
@@ -169,7 +183,8 @@ void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> 
     const MatView<const float> rows =
         queries_keys_values.row_range(offsets[s], offsets[s + 1] - offsets[s]);
     pack_head(rows.col_range((shape.heads + h) * head_dim, head_dim),
-              rows.col_range((shape.heads + shape.kv_heads + h) * head_dim, head_dim), packed[i]);
+              rows.col_range((shape.heads + shape.kv_heads + h) * head_dim, head_dim), past, h,
+              packed[i]);
   });
   pool.parallel_for(tasks.size(), [&](size_t i, int worker) {
     const size_t s = task_head[i] / shape.heads;

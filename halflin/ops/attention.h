@@ -3,17 +3,11 @@
 
 #include <vector>
 
+#include "halflin/ops/attention_shape.h"
+#include "halflin/ops/kv_cache.h"
 #include "halflin/ops/linear.h"
 
 namespace halflin {
-
-struct AttentionShape {
-  size_t heads = 0;     // query heads
-  size_t kv_heads = 0;  // key and value heads; heads is a multiple
-  size_t head_dim = 0;
-  float scale = 1.f;  // on query-key products
-  size_t window = 0;  // a position sees itself and the window - 1 before it; 0 = all before it
-};
 
 // Buffers that attention keeps between calls: memory is linear in the number of rows.
 struct AttentionScratch {
@@ -21,10 +15,18 @@ struct AttentionScratch {
   std::vector<Matrix<float>> scores;  // one a worker
 };
 
+// Tokens before the first row of a batch's only sequence.
+struct Past {
+  const KeyValueCache* cache = nullptr;  // of this layer
+  size_t count = 0;
+};
+
 // queries_keys_values [T, (heads + 2 kv_heads) head_dim] holds q | k | v, positions applied; out is
-// [T, heads * head_dim]. Sequence s has rows [offsets[s], offsets[s + 1]) and sees only itself.
+// [T, heads * head_dim]. Sequence s has rows [offsets[s], offsets[s + 1]) and sees only itself, and
+// the past where there is one.
 void attend(ThreadPool& pool, const AttentionShape& shape, MatView<const float> queries_keys_values,
-            std::span<const size_t> offsets, AttentionScratch& scratch, MutableOperand out);
+            std::span<const size_t> offsets, AttentionScratch& scratch, MutableOperand out,
+            const Past& past = {});
 
 // Buffers of attend_backward: memory is linear in the number of rows.
 struct AttentionGradientScratch {

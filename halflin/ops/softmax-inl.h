@@ -17,7 +17,9 @@ namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
 // Turns scores[0 .. n) into exp(scale * (score - max)), zeroing [n, padded); returns their sum.
-HWY_INLINE float softmax_row(float* HWY_RESTRICT scores, size_t n, size_t padded, float scale) {
+// `most`, if not null, receives max.
+HWY_INLINE float softmax_row(float* HWY_RESTRICT scores, size_t n, size_t padded, float scale,
+                             float* most = nullptr) {
   const hn::ScalableTag<float> d;
   const size_t lanes = hn::Lanes(d);
   // Lanes past n hold -inf, so that whole vectors can be taken: exp gives them 0.
@@ -25,6 +27,7 @@ HWY_INLINE float softmax_row(float* HWY_RESTRICT scores, size_t n, size_t padded
   auto max = hn::Set(d, -INFINITY);
   for (size_t i = 0; i < n; i += lanes) max = hn::Max(max, hn::LoadU(d, scores + i));
   max = hn::MaxOfLanes(d, max);
+  if (most != nullptr) *most = hn::GetLane(max);
   const auto v_scale = hn::Set(d, scale);
   const auto lowest = hn::Set(d, -80.f);  // exp(-80) is 0 beside the row's largest term, 1
   auto sum = hn::Zero(d);
