@@ -19,13 +19,19 @@ const unsigned char* row_of(const Operand& x, size_t r) {
   return static_cast<const unsigned char*>(x.data) + r * x.stride * (x.is_bf16 ? 2 : 4);
 }
 
-// 0 for the full MLP, else the number of the first option whose gate lets x pass.
-size_t choose_route(const MlpPath& path, const float* x) {
-  for (size_t i = 0; i < path.options.size(); ++i) {
-    const std::optional<Gate>& gate = path.options[i].gate;
-    if (!gate || gate_score(*gate, x) > gate->threshold) return i + 1;
-  }
-  return 0;
+// Rows that one task routes, gathers or scatters.
+constexpr size_t kRowsPerTask = 32;
+
+// Routes are gathered into a multiple of this many rows: few different products are compiled, and
+// oneDNN computes whole blocks anyway.
+constexpr size_t kRouteRows = 16;
+size_t padded(size_t rows) { return (rows + kRouteRows - 1) / kRouteRows * kRouteRows; }
+
+template <class Run>
+void each_rows(ThreadPool& pool, size_t rows, const Run& run) {
+  pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, int) {
+    run(task * kRowsPerTask, std::min((task + 1) * kRowsPerTask, rows));
+  });
 }
 
 // A row in float32: in place, or widened into `buffer`.
@@ -37,26 +43,40 @@ const float* widen(const Operand& row, std::vector<float>& buffer) {
   return buffer.data();
 }
 
-Operand gather(const Operand& x, std::span<const size_t> rows, MutableOperand to) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    std::memcpy(static_cast<unsigned char*>(to.data) + i * row_bytes(x), row_of(x, rows[i]),
-                row_bytes(x));
-  }
-  return to;
+// The rows one after the other, and zeros up to `to`'s rows.
+void gather(ThreadPool& pool, const Operand& x, std::span<const size_t> rows, MutableOperand to) {
+  const size_t bytes = row_bytes(x);
+  auto* target = static_cast<unsigned char*>(to.data);
+  each_rows(pool, rows.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) std::memcpy(target + i * bytes, row_of(x, rows[i]), bytes);
+  });
+  std::memset(target + rows.size() * bytes, 0, (to.rows - rows.size()) * bytes);
 }
 
-void scatter(MatView<const float> from, std::span<const size_t> rows, bool accumulate,
-             MatView<float> to) {
-  for (size_t i = 0; i < rows.size(); ++i) {
-    float* target = to.row(rows[i]);
-    const float* source = from.row(i);
-    for (size_t c = 0; c < from.cols; ++c) {
-      target[c] = accumulate ? target[c] + source[c] : source[c];
+void scatter(ThreadPool& pool, MatView<const float> from, std::span<const size_t> rows,
+             bool accumulate, MatView<float> to) {
+  each_rows(pool, rows.size(), [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) {
+      float* target = to.row(rows[i]);
+      const float* source = from.row(i);
+      if (!accumulate) {
+        std::copy_n(source, from.cols, target);
+        continue;
+      }
+      for (size_t c = 0; c < from.cols; ++c) target[c] += source[c];
     }
-  }
+  });
 }
 
 }  // namespace
+
+size_t choose_route(const MlpPath& path, const float* x) {
+  for (size_t i = 0; i < path.options.size(); ++i) {
+    const std::optional<Gate>& gate = path.options[i].gate;
+    if (!gate || gate_score(*gate, x) > gate->threshold) return i + 1;
+  }
+  return 0;
+}
 
 double path_flops(const Mlp& mlp) {
   return linear_flops(mlp.gate) + linear_flops(mlp.up) + linear_flops(mlp.down);
@@ -68,10 +88,10 @@ double path_flops(const CheapPath& path) {
 }
 
 MlpScratch::MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated)
-    : hidden(precision, rows, std::max(d_mlp, d_model)),
-      up(gated ? rows : 0, d_mlp),
-      gathered(precision, rows, d_model),
-      routed(rows, d_model) {}
+    : hidden(precision, padded(rows), std::max(d_mlp, d_model)),
+      up(gated ? padded(rows) : 0, d_mlp),
+      gathered(precision, padded(rows), d_model),
+      routed(padded(rows), d_model) {}
 
 MutableOperand mlp_neurons(ThreadPool& pool, const Mlp& mlp, Operand x, MlpScratch& scratch) {
   const MutableOperand hidden = scratch.hidden.view(x.rows, mlp.up.out());
@@ -107,13 +127,14 @@ void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumu
     apply_mlp(pool, *path.narrow, x, accumulate, y, scratch);
     accumulate = true;
   }
-  for (size_t t = 0; t < x.rows; ++t) {
-    float* row = y.row(t);
-    if (!accumulate) std::fill_n(row, y.cols, 0.f);
-    if (!path.constant.empty()) {
-      for (size_t c = 0; c < y.cols; ++c) row[c] += path.constant[c];
+  if (accumulate && path.constant.empty()) return;
+  each_rows(pool, x.rows, [&](size_t begin, size_t end) {
+    for (size_t t = begin; t < end; ++t) {
+      float* row = y.row(t);
+      if (!accumulate) std::fill_n(row, y.cols, 0.f);
+      for (size_t c = 0; c < path.constant.size(); ++c) row[c] += path.constant[c];
     }
-  }
+  });
 }
 
 void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
@@ -128,21 +149,28 @@ void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x
     return run(way, x, accumulate, y);
   }
 
+  scratch.ways.resize(x.rows);
+  each_rows(pool, x.rows, [&](size_t begin, size_t end) {
+    std::vector<float> buffer;
+    for (size_t t = begin; t < end; ++t) {
+      scratch.ways[t] = choose_route(path, widen(x.row_range(t, 1), buffer));
+    }
+  });
   scratch.routes.resize(std::max(scratch.routes.size(), path.options.size() + 1));
   for (std::vector<size_t>& rows : scratch.routes) rows.clear();
   for (size_t t = 0; t < x.rows; ++t) {
-    const size_t way = choose_route(path, widen(x.row_range(t, 1), scratch.gate_input));
-    scratch.routes[way].push_back(t);
-    if (!route.empty()) route[t] = static_cast<uint8_t>(way);
+    scratch.routes[scratch.ways[t]].push_back(t);
+    if (!route.empty()) route[t] = static_cast<uint8_t>(scratch.ways[t]);
   }
   for (size_t way = 0; way <= path.options.size(); ++way) {
     const std::vector<size_t>& rows = scratch.routes[way];
     if (rows.empty()) continue;
     if (rows.size() == x.rows) return run(way, x, accumulate, y);
-    const Operand inputs = gather(x, rows, scratch.gathered.view(rows.size(), x.cols));
-    const MatView<float> outputs(scratch.routed.data(), rows.size(), y.cols);
+    const MutableOperand inputs = scratch.gathered.view(padded(rows.size()), x.cols);
+    gather(pool, x, rows, inputs);
+    const MatView<float> outputs(scratch.routed.data(), inputs.rows, y.cols);
     run(way, inputs, false, outputs);
-    scatter(outputs, rows, accumulate, y);
+    scatter(pool, outputs, rows, accumulate, y);
   }
 }
 

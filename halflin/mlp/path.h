@@ -53,6 +53,10 @@ struct MlpPath {
   std::vector<PathOption> options;
 };
 
+// 0 where x [d] takes the full MLP, else the number, counted from 1, of the first option whose gate
+// lets it pass.
+size_t choose_route(const MlpPath& path, const float* x);
+
 // Buffers of MLP evaluation for up to `rows` tokens at a time.
 struct MlpScratch {
   OperandBuffer hidden;                     // [rows, h] activations of the neurons
@@ -60,7 +64,7 @@ struct MlpScratch {
   OperandBuffer gathered;                   // [rows, d] inputs of the tokens of one route
   Matrix<float> routed;                     // [rows, d] their outputs
   std::vector<std::vector<size_t>> routes;  // rows by route
-  std::vector<float> gate_input;            // [d] one token's x in float32
+  std::vector<size_t> ways;                 // [rows] each token's route
 
   MlpScratch() = default;
   MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);

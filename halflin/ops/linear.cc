@@ -243,6 +243,35 @@ size_t Linear::out() const { return state_->out; }
 size_t Linear::bytes() const { return state_->packed.size(); }
 Precision Linear::precision() const { return state_->precision; }
 
+Matrix<float> Linear::weight() const {
+  const auto dim = [](size_t n) { return static_cast<memory::dim>(n); };
+  State& s = *state_;
+  Matrix<float> rows(s.out, s.in);
+  const memory::desc plain({dim(s.in), dim(s.out)}, memory::data_type::f32,
+                           memory::dims{1, dim(s.in)});
+  memory from = wrap(s.packed_desc, s.packed.data());
+  memory to = wrap(plain, rows.data());
+  dnnl::reorder(from, to).execute(onednn_thread().stream, from, to);
+  onednn_thread().stream.wait();
+  return rows;
+}
+
+std::span<const float> Linear::bias() const { return state_->bias.span(); }
+
+namespace {
+
+// Blocks of a multiple of 16 rows, so that few different products are compiled, and a multiple of
+// four blocks where there are rows enough, so that they share out evenly over a few threads.
+size_t rows_of_block(size_t rows) {
+  constexpr size_t kLeast = 32;
+  const size_t blocks = (rows + kRowBlock - 1) / kRowBlock;
+  const size_t even = (blocks + 3) / 4 * 4;
+  const size_t size = (rows + even - 1) / even;
+  return std::clamp((size + 15) / 16 * 16, kLeast, kRowBlock);
+}
+
+}  // namespace
+
 void Linear::forward(ThreadPool& pool, Operand x, MutableOperand y,
                      const Epilogue& epilogue) const {
   State& s = *state_;
@@ -250,10 +279,10 @@ void Linear::forward(ThreadPool& pool, Operand x, MutableOperand y,
     fail("linear layer [{}, {}] was given x [{}, {}] and y [{}, {}]", s.in, s.out, x.rows, x.cols,
          y.rows, y.cols);
   }
-  const size_t blocks = (x.rows + kRowBlock - 1) / kRowBlock;
-  pool.parallel_for(blocks, [&](size_t block, int) {
-    const size_t begin = block * kRowBlock;
-    const size_t count = std::min(kRowBlock, x.rows - begin);
+  const size_t size = rows_of_block(x.rows);
+  pool.parallel_for((x.rows + size - 1) / size, [&](size_t block, int) {
+    const size_t begin = block * size;
+    const size_t count = std::min(size, x.rows - begin);
     Epilogue part = epilogue;
     if (part.factor != nullptr) part.factor += begin * part.factor_stride;
     s.run_block(x.row_range(begin, count), y.row_range(begin, count), part);

@@ -1,8 +1,8 @@
 // Dense layers: y = x W + b through oneDNN, weights packed once.
 //
-// Work is cut into blocks of kRowBlock rows; each block is one single-threaded oneDNN product. So a
-// row's result does not depend on the number of threads, and blocks of activations stay in a
-// core's own cache.
+// Work is cut into blocks of at most kRowBlock rows, by the number of rows alone; each block is one
+// single-threaded oneDNN product. So a row's result does not depend on the number of threads, and
+// blocks of activations stay in a core's own cache.
 #pragma once
 
 #include <memory>
@@ -97,6 +97,9 @@ class Linear {
   size_t out() const;
   size_t bytes() const;  // of the packed weights
   Precision precision() const;
+  // The weights as they were packed (rounded in bfloat16), [out, in], and the bias, [out] or empty.
+  Matrix<float> weight() const;
+  std::span<const float> bias() const;
 
   // x [T, in] of this layer's operand type, y [T, out] float32 or operand.
   void forward(ThreadPool& pool, Operand x, MutableOperand y, const Epilogue& epilogue = {}) const;
