@@ -264,6 +264,10 @@ Architecture parse_gguf_config(const json& metadata, const std::string& file) {
   return architecture;
 }
 
+std::string layer_name(const std::string& pattern, size_t layer) {
+  return pattern.empty() ? pattern : fmt::format(fmt::runtime(pattern), layer);
+}
+
 void add_prefix(TensorNames& names) {
   for (std::string* name : {&names.embedding, &names.positions, &names.final_norm,
                             &names.attention_norm, &names.mlp_norm, &names.qkv, &names.q, &names.k,

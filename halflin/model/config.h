@@ -73,6 +73,9 @@ Architecture parse_config(const nlohmann::json& config, const std::string& file)
 // From GGUF metadata ("general.architecture", ...).
 Architecture parse_gguf_config(const nlohmann::json& metadata, const std::string& file);
 
+// The name of a layer's tensor: the pattern with its "{}" replaced.
+std::string layer_name(const std::string& pattern, size_t layer);
+
 // Puts names.prefix before every name but the head's.
 void add_prefix(TensorNames& names);
 

@@ -19,6 +19,8 @@ enum class Quantize { kNone, kQ8_0, kQ4_0 };
 
 struct DecodeOptions {
   Quantize quantize = Quantize::kNone;
+  // Quantised weights are expanded to float32 and the cache is float32: nothing but sums rounds.
+  bool exact = false;
   size_t chunk = 512;  // tokens of a prompt that go through the model together
 };
 
@@ -27,7 +29,8 @@ struct DecodeMemory {
   size_t mapped = 0;     // the checkpoint's files (page cache, shared between processes)
   size_t packed = 0;     // weights packed for the prompt's products
   size_t converted = 0;  // weights of single tokens that are not read from the files
-  size_t cache = 0;      // keys and values
+  size_t cache = 0;      // keys and values: float32 where single tokens read float32 weights, else
+                         // float16
 };
 
 // One sequence being generated. Results do not depend on the number of threads.
@@ -55,6 +58,9 @@ class Decoder {
   // Forgets all tokens from `position` on; Error where there are fewer.
   void rewind(size_t position);
 
+  // Whether tokens from now on take the paths given (as they do at first), or the full MLPs.
+  void use_paths(bool on);
+
   // [tokens of the last call, layers]: 0 where a token took the full MLP, else the number of the
   // path's option, counted from 1.
   MatView<const uint8_t> routes() const;
@@ -64,7 +70,7 @@ class Decoder {
   // Floating-point operations of the last call, multiply-adds as two.
   double flops() const;
   DecodeMemory memory() const;
-  // The formats that single tokens read, one line each: "Q4_1 x 211", "Q5_K x 4, read as Q8_0".
+  // The formats that single tokens read, one line each: "210 x Q4_1", "4 x Q5_K, read as Q8_0".
   std::vector<std::string> formats() const;
 
  private:

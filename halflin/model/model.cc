@@ -12,10 +12,6 @@ namespace halflin {
 
 namespace {
 
-std::string layer_name(const std::string& pattern, size_t layer) {
-  return pattern.empty() ? pattern : fmt::format(fmt::runtime(pattern), layer);
-}
-
 std::string shape_text(std::span<const size_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }

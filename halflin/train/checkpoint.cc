@@ -28,10 +28,6 @@ struct Entry {
   Piece piece;
 };
 
-std::string layer_name(const std::string& pattern, size_t layer) {
-  return fmt::format(fmt::runtime(pattern), layer);
-}
-
 std::vector<size_t> in_order(size_t n) {
   std::vector<size_t> source(n);
   for (size_t i = 0; i < n; ++i) source[i] = i;

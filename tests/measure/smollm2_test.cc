@@ -1,9 +1,10 @@
 // SmolLM2-135M on WikiText's test text, against figures that others computed: transformers'
 // perplexities, a reference implementation's surrogates and foldings, and what the paper's official
 // script printed. Skipped, in words, where the model or the text is not there.
+#include "tests/smollm2.h"
+
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "halflin/io/text.h"
@@ -16,41 +17,20 @@
 namespace halflin {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kTooSlow = true;
-#elif defined(__has_feature)
-constexpr bool kTooSlow = __has_feature(address_sanitizer);
-#else
-constexpr bool kTooSlow = false;
-#endif
-
-std::string model_path() {
-  if (const char* path = std::getenv("HALFLIN_SMOLLM2")) return path;
-  const char* cache = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  const std::filesystem::path base =
-      cache != nullptr ? std::filesystem::path(cache)
-                       : std::filesystem::path(home != nullptr ? home : "") / ".cache";
-  return (base / "halflin" / "SmolLM2-135M-Instruct.Q4_1.gguf").string();
-}
-
 class SmolLm2 : public testing::Test {
  protected:
   void SetUp() override {
-    if (kTooSlow) GTEST_SKIP() << "too slow under a sanitizer";
-    if (!std::filesystem::exists(model_path())) {
-      GTEST_SKIP() << "no SmolLM2 at " << model_path() << ": run scripts/get-smollm2.sh";
-    }
+    if (const std::string why = smollm2_missing(); !why.empty()) GTEST_SKIP() << why;
     const std::string path = HALFLIN_SHARED "/data/wikitext/wiki.test.raw";
     if (!std::filesystem::exists(path)) GTEST_SKIP() << "no WikiText test text at " << path;
     text_ = read_text(path).bytes;
   }
 
   Model load(Precision precision) {
-    return load_model(pool_, read_checkpoint(model_path()), precision, 512);
+    return load_model(pool_, read_checkpoint(smollm2_path()), precision, 512);
   }
   Tokenizer tokenizer() {
-    return Tokenizer::from_gguf(open_gguf(model_path()).metadata, model_path());
+    return Tokenizer::from_gguf(open_gguf(smollm2_path()).metadata, smollm2_path());
   }
   Windows windows() { return Windows(tokenizer().encode(text_), 512, std::nullopt); }
 
@@ -70,8 +50,8 @@ class SmolLm2 : public testing::Test {
     const TemporaryFolder folder;
     const SampledGradients gradients(folder.path, splits.harm, 576);
     if (!splits.harm.empty()) {
-      prepare_gradients(pool_, read_checkpoint(model_path()), 512, Precision::kF32, options.layers,
-                        options.seed, gradients, stop, /*quiet=*/true);
+      prepare_gradients(pool_, read_checkpoint(smollm2_path()), 512, Precision::kF32,
+                        options.layers, options.seed, gradients, stop, /*quiet=*/true);
     }
     const Model model = load(Precision::kF32);
     const SweepBaseline* baseline = nullptr;

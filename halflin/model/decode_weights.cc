@@ -1,0 +1,204 @@
+#include "halflin/model/decode_weights.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include "halflin/base/error.h"
+#include "halflin/ops/encode.h"
+
+namespace halflin {
+
+namespace {
+
+bool is_float(DType dtype) { return dtype_block_elements(dtype) == 1; }
+
+class Reader {
+ public:
+  Reader(ThreadPool& pool, const Model& model, const DecodeOptions& options, DecodeWeights& out)
+      : pool_(pool), model_(model), options_(options), out_(out) {}
+
+  DecodeLinear linear(const std::string& name, bool is_head = false) {
+    const TensorInfo& tensor = model_.file.at(name + ".weight");
+    DecodeLinear linear;
+    const bool in_by_out = model_.layout.in_by_out && !is_head;
+    linear.weight = {tensor.dtype, tensor.bytes.data(), tensor.shape[0], tensor.shape[1],
+                     in_by_out};
+    if (in_by_out) std::swap(linear.weight.out, linear.weight.in);
+    const DType read_as = choose(tensor.dtype, linear.weight.in, is_head);
+    note(tensor.dtype, read_as);
+    if (read_as != tensor.dtype) linear.weight = convert(tensor, linear.weight, read_as);
+    if (const TensorInfo* bias = model_.file.find(name + ".bias")) {
+      linear.bias.resize(bias->elements());
+      read_f32(*bias, 0, linear.bias);
+    }
+    return linear;
+  }
+
+  // A cheap path's matrix, unpacked and in `format` where whole blocks allow.
+  DecodeLinear unpack(const Linear& packed, DType format) {
+    DecodeLinear linear;
+    if (packed.empty()) return linear;
+    const Matrix<float> weight = packed.weight();
+    if (weight.cols() % dtype_block_elements(format) != 0) format = DType::kBF16;
+    linear.weight = allocate(format, weight.rows(), weight.cols());
+    encode(weight.view(), 0, linear.weight);
+    linear.bias.assign(packed.bias().begin(), packed.bias().end());
+    return linear;
+  }
+
+ private:
+  // What a tensor of `stored` with rows of `in` elements is read as.
+  DType choose(DType stored, size_t in, bool is_head) const {
+    if (is_float(stored)) {
+      if (options_.quantize == Quantize::kNone || in % 32 != 0) return stored;
+      // The head, as llama.cpp does: it decides between tokens, and is read once.
+      return options_.quantize == Quantize::kQ8_0 || is_head ? DType::kQ8_0 : DType::kQ4_0;
+    }
+    if (options_.exact) return DType::kF32;
+    return has_matvec(stored) ? stored : DType::kQ8_0;
+  }
+
+  void note(DType stored, DType read_as) {
+    std::string text(dtype_name(stored));
+    if (read_as != stored) text += fmt::format(", read as {}", dtype_name(read_as));
+    ++out_.formats[text];
+  }
+
+  StoredMatrix allocate(DType dtype, size_t out, size_t in) {
+    StoredMatrix matrix{dtype, nullptr, out, in, false};
+    out_.copies.emplace_back(matrix.bytes());
+    out_.copied_bytes += matrix.bytes();
+    matrix.data = out_.copies.back().data();
+    return matrix;
+  }
+
+  // Rows [begin, begin + rows.rows) of a matrix that allocate() made.
+  static void encode(MatView<const float> rows, size_t begin, const StoredMatrix& to) {
+    const size_t row_bytes = to.bytes() / to.out;
+    for (size_t r = 0; r < rows.rows; ++r) {
+      encode_row(to.dtype, rows.row(r), rows.cols,
+                 const_cast<std::byte*>(to.data) + (begin + r) * row_bytes);
+    }
+  }
+
+  StoredMatrix convert(const TensorInfo& tensor, const StoredMatrix& from, DType to) {
+    const StoredMatrix matrix = allocate(to, from.out, from.in);
+    if (from.in_by_out) {
+      Matrix<float> stored(from.in, from.out);
+      read_f32(tensor, 0, stored.span());
+      pool_.parallel_for((from.out + kRows - 1) / kRows, [&](size_t task, int) {
+        const size_t begin = task * kRows;
+        Matrix<float> rows(std::min(kRows, from.out - begin), from.in);
+        for (size_t i = 0; i < from.in; ++i) {
+          for (size_t r = 0; r < rows.rows(); ++r) rows(r, i) = stored(i, begin + r);
+        }
+        encode(rows.view(), begin, matrix);
+      });
+      return matrix;
+    }
+    pool_.parallel_for((from.out + kRows - 1) / kRows, [&](size_t task, int) {
+      const size_t begin = task * kRows;
+      Matrix<float> rows(std::min(kRows, from.out - begin), from.in);
+      read_f32(tensor, begin * from.in, rows.span());
+      encode(rows.view(), begin, matrix);
+    });
+    return matrix;
+  }
+
+  static constexpr size_t kRows = 256;  // of one task
+
+  ThreadPool& pool_;
+  const Model& model_;
+  const DecodeOptions& options_;
+  DecodeWeights& out_;
+};
+
+// The format of cheap paths beside an MLP read in `dtype`.
+DType path_format(DType dtype) {
+  switch (dtype) {
+    case DType::kQ4_K:
+      return DType::kQ4_1;
+    case DType::kQ6_K:
+      return DType::kQ8_0;
+    default:
+      return dtype;
+  }
+}
+
+bool any_reads_codes(const DecodeWeights& weights) {
+  bool found = false;
+  const auto look = [&](const DecodeLinear& linear) {
+    found = found || (!linear.empty() && reads_codes(linear.weight.dtype));
+  };
+  const auto look_mlp = [&](const DecodeMlp& mlp) {
+    for (const DecodeLinear* linear : {&mlp.gate, &mlp.up, &mlp.down}) look(*linear);
+  };
+  for (const DecodeLayer& layer : weights.layers) {
+    for (const DecodeLinear& linear : layer.qkv) look(linear);
+    look(layer.attention_out);
+    look_mlp(layer.mlp);
+    for (const DecodePath& path : layer.options) {
+      for (const DecodeLinear* linear : {&path.affine, &path.low_rank_in, &path.low_rank_out}) {
+        look(*linear);
+      }
+      look_mlp(path.narrow);
+    }
+  }
+  look(weights.head);
+  return found;
+}
+
+}  // namespace
+
+DecodeWeights read_decode_weights(ThreadPool& pool, const Model& model,
+                                  const std::vector<MlpPath>& paths, const DecodeOptions& options) {
+  DecodeWeights weights;
+  Reader reader(pool, model, options, weights);
+  const TensorNames& names = model.layout.names;
+  for (size_t l = 0; l < model.config.layers; ++l) {
+    DecodeLayer layer;
+    const auto read = [&](const std::string& pattern) {
+      return reader.linear(layer_name(pattern, l));
+    };
+    if (!names.qkv.empty()) {
+      layer.qkv.push_back(read(names.qkv));
+    } else {
+      for (const std::string* name : {&names.q, &names.k, &names.v}) {
+        layer.qkv.push_back(read(*name));
+      }
+    }
+    layer.attention_out = read(names.attention_out);
+    layer.mlp.activation = model.config.activation;
+    if (model.config.gated_mlp) layer.mlp.gate = read(names.gate);
+    layer.mlp.up = read(names.up);
+    layer.mlp.down = read(names.down);
+    if (!paths.empty()) {
+      const DType format =
+          options.exact ? DType::kF32 : path_format(layer.mlp.down.weight.dtype);
+      for (const PathOption& option : paths[l].options) {
+        const CheapPath& path = *option.path;
+        DecodePath to;
+        to.affine = reader.unpack(path.affine, format);
+        to.low_rank_in = reader.unpack(path.low_rank_in, format);
+        to.low_rank_out = reader.unpack(path.low_rank_out, format);
+        if (path.narrow) {
+          to.narrow.activation = path.narrow->activation;
+          to.narrow.gate = reader.unpack(path.narrow->gate, format);
+          to.narrow.up = reader.unpack(path.narrow->up, format);
+          to.narrow.down = reader.unpack(path.narrow->down, format);
+        }
+        to.constant = path.constant;
+        layer.options.push_back(std::move(to));
+      }
+    }
+    weights.layers.push_back(std::move(layer));
+  }
+  weights.head =
+      reader.linear(model.config.tied_head ? names.embedding : names.head, /*is_head=*/true);
+  // A tied head has no bias, whatever else bears the embedding's name.
+  if (model.config.tied_head) weights.head.bias.clear();
+  weights.reads_codes = any_reads_codes(weights);
+  return weights;
+}
+
+}  // namespace halflin
