@@ -10,6 +10,7 @@
 #include "halflin/base/threads.h"
 #include "halflin/io/tokenizer.h"
 #include "halflin/measure/statistics.h"
+#include "halflin/model/decode.h"
 #include "halflin/model/model.h"
 
 namespace halflin::cli {
@@ -61,16 +62,27 @@ struct ExitStatus {
   int status;
 };
 
+// What commands that generate share: --dtype and --quantize.
+struct DecodeChoice {
+  std::string dtype = "auto";
+  std::string quantize = "none";
+};
+void add_decode(CLI::App& command, DecodeChoice& choice);
+// The precision of a prompt's products: "auto" is bfloat16 where the processor multiplies it and
+// the weights are no float32 (or are to be quantised), else float32.
+Precision prefill_precision(const DecodeChoice& choice, const Checkpoint& checkpoint);
+DecodeOptions decode_options(const DecodeChoice& choice);
+
 void add_info(CLI::App& app);
 void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
 void add_run_command(CLI::App& app);
+void add_bench(CLI::App& app);
 void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);
 void add_analyze(CLI::App& app, const std::string& command_line);
 void add_train(CLI::App& app, const std::string& command_line);
-void add_linearize(CLI::App& app, const std::string& command_line);
 void add_finetune(CLI::App& app, const std::string& command_line);
 
 }  // namespace halflin::cli

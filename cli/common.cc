@@ -82,6 +82,37 @@ Precision parse_precision(const std::string& dtype) {
   return dtype == "bf16" ? Precision::kBF16 : Precision::kF32;
 }
 
+void add_decode(CLI::App& command, DecodeChoice& choice) {
+  command
+      .add_option("--dtype", choice.dtype,
+                  "precision of a prompt's matrix products; with f32, single tokens also read "
+                  "quantised weights in float32")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "f32", "bf16"}));
+  command
+      .add_option("--quantize", choice.quantize,
+                  "what single tokens read in place of F32, F16 and BF16 weights")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"none", "q8_0", "q4_0"}));
+}
+
+Precision prefill_precision(const DecodeChoice& choice, const Checkpoint& checkpoint) {
+  if (choice.dtype != "auto") return parse_precision(choice.dtype);
+  const TensorNames& names = checkpoint.architecture.layout.names;
+  const TensorInfo& weight = checkpoint.file.at(layer_name(names.up, 0) + ".weight");
+  const bool rounded = weight.dtype != DType::kF32 || choice.quantize != "none";
+  return rounded && has_native_bf16() ? Precision::kBF16 : Precision::kF32;
+}
+
+DecodeOptions decode_options(const DecodeChoice& choice) {
+  DecodeOptions options;
+  options.quantize = choice.quantize == "q8_0"   ? Quantize::kQ8_0
+                     : choice.quantize == "q4_0" ? Quantize::kQ4_0
+                                                 : Quantize::kNone;
+  options.exact = choice.dtype == "f32" && options.quantize == Quantize::kNone;
+  return options;
+}
+
 Tokenizer read_tokenizer(const Checkpoint& checkpoint) {
   const ModelFiles files = find_model(checkpoint.path);
   Tokenizer tokenizer = files.gguf.empty()

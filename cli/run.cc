@@ -15,6 +15,7 @@
 #include "halflin/io/file.h"
 #include "halflin/io/printable.h"
 #include "halflin/io/text.h"
+#include "halflin/measure/paths.h"
 #include "halflin/model/end_tokens.h"
 #include "halflin/model/generate.h"
 
@@ -47,8 +48,8 @@ struct Options {
   size_t context = 0;
   bool ignore_end = false;
   bool show_route = false;
-  std::string dtype = "f32";
-  std::string quantize = "none";
+  DecodeChoice decode;
+  std::string allocation;
   CLI::Option* max_tokens_given = nullptr;
   SamplingOptions sampling;
   GenerateOptions generate;
@@ -360,14 +361,16 @@ void run(Options& options) {
   if (chat && options.max_tokens_given->count() == 0) options.generate.max_tokens = 0;
 
   const auto start = std::chrono::steady_clock::now();
+  std::optional<Allocation> allocation;
+  if (!options.allocation.empty()) {
+    allocation = load_allocation_for(options.allocation, options.common.model, checkpoint);
+  }
   ThreadPool pool(options.common.threads);
-  DecodeOptions decode;
-  decode.quantize = options.quantize == "q8_0"   ? Quantize::kQ8_0
-                    : options.quantize == "q4_0" ? Quantize::kQ4_0
-                                                 : Quantize::kNone;
-  Decoder decoder(pool,
-                  load_model(pool, std::move(checkpoint), parse_precision(options.dtype), context),
-                  {}, decode);
+  const Precision precision = prefill_precision(options.decode, checkpoint);
+  Model model = load_model(pool, std::move(checkpoint), precision, context);
+  std::vector<MlpPath> paths;
+  if (allocation) paths = pack_allocation(pool, model, *allocation);
+  Decoder decoder(pool, std::move(model), std::move(paths), decode_options(options.decode));
   const std::chrono::duration<double> load = std::chrono::steady_clock::now() - start;
 
   Output output(options, tokenizer);
@@ -450,14 +453,9 @@ void add_run_command(CLI::App& app) {
                     "where the context is full, drop its older half instead of stopping");
   command->add_flag("--show-route", options->show_route,
                     "a line for each token: the layers where it took the short way");
-  command->add_option("--dtype", options->dtype, "precision of the prompt's matrix products")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"f32", "bf16"}));
-  command
-      ->add_option("--quantize", options->quantize,
-                   "how single tokens read float weights: none, q8_0, q4_0")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"none", "q8_0", "q4_0"}));
+  add_decode(*command, options->decode);
+  command->add_option("--allocation", options->allocation,
+                      "route tokens as this file of `halflin allocate` says");
   command->final_callback([options] { run(*options); });
 }
 
