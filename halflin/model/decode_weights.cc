@@ -173,8 +173,7 @@ DecodeWeights read_decode_weights(ThreadPool& pool, const Model& model,
     layer.mlp.up = read(names.up);
     layer.mlp.down = read(names.down);
     if (!paths.empty()) {
-      const DType format =
-          options.exact ? DType::kF32 : path_format(layer.mlp.down.weight.dtype);
+      const DType format = options.exact ? DType::kF32 : path_format(layer.mlp.down.weight.dtype);
       for (const PathOption& option : paths[l].options) {
         const CheapPath& path = *option.path;
         DecodePath to;

@@ -11,8 +11,8 @@
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "halflin/ops/matvec_quantised.cc"
-#include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/cache_control.h>
+#include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
 #ifndef HALFLIN_MATVEC_CODES
@@ -121,8 +121,8 @@ HWY_INLINE hn::Vec<Bytes> nibbles(const std::byte* p, size_t part) {
 constexpr size_t kAhead = 6144;
 constexpr size_t kLine = 64;
 
-// How far from the beginning of a group of rows, which is read front to back, to the memory to fetch
-// meanwhile: whole groups.
+// How far from the beginning of a group of rows, which is read front to back, to the memory to
+// fetch meanwhile: whole groups.
 HWY_INLINE size_t ahead_of(size_t group) { return (kAhead + group - 1) / group * group; }
 
 // Formats of 32 codes: w = scale (code - offset), or scale code + minimum.
