@@ -78,6 +78,7 @@ void add_tokenize(CLI::App& app);
 void add_ppl(CLI::App& app);
 void add_run_command(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_export(CLI::App& app);
 void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);

@@ -44,6 +44,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_tokenize(app);
   halflin::cli::add_ppl(app);
   halflin::cli::add_run_command(app);
+  halflin::cli::add_export(app);
   halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_analyze(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_train(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));

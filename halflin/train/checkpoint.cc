@@ -284,14 +284,16 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
 }  // namespace
 
 void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
-                      const fs::path& directory, DType dtype) {
+                      const fs::path& directory, DType dtype, const nlohmann::json& changes) {
   const ModelFiles files = find_model(checkpoint.path);
   if (files.directory.empty()) return save_new_model(model, directory, dtype);
   check_dtype(dtype);
   ensure_writable_directory(directory);
   copy_tokenizer(files.directory, directory);
   const std::string path = (files.directory / "config.json").string();
-  write_config(directory, parse_json(read_file(path), path), dtype);
+  nlohmann::json config = parse_json(read_file(path), path);
+  config.update(changes);
+  write_config(directory, std::move(config), dtype);
   write_weights(model, checkpoint.architecture.layout, directory, dtype);
 }
 
