@@ -26,10 +26,6 @@ struct Options {
 void run(const Options& options) {
   const Checkpoint checkpoint = read_checkpoint(options.common.model, /*with_places=*/true);
   const Config& config = checkpoint.architecture.config;
-  if (options.allocation.empty() && checkpoint.places.empty()) {
-    throw UsageError(
-        "nothing to export: expected --allocation, or a model with places.safetensors");
-  }
   ThreadPool pool(options.common.threads);
   TrainModel model = load_train_model(pool, checkpoint, 1);
   if (!checkpoint.places.empty()) load_places(checkpoint, model);
@@ -90,8 +86,9 @@ void add_export(CLI::App& app) {
   add_common(*command, options->common,
              "halflin export openai-community/gpt2 --allocation static.safetensors --as gguf "
              "--out exported");
-  command->add_option("--allocation", options->allocation,
-                      "a static allocation (halflin allocate --static)");
+  command->add_option(
+      "--allocation", options->allocation,
+      "a static allocation (halflin allocate --static); without it the model is written as it is");
   command->add_option("--as", options->format, "hf or gguf")
       ->required()
       ->check(CLI::IsMember({"hf", "gguf"}));

@@ -44,7 +44,7 @@ bool is_llama3_split(const json& step) {
 
 // tokenizer.ggml.pre: the name that readers of GGUF know what comes before the merges by.
 std::string pretokenizer_name(const json& tokenizer, const TokenizerSpec& spec,
-                              const std::string& architecture, const std::string& name) {
+                              const std::string& name) {
   const json* pre = find_member(tokenizer, "pre_tokenizer");
   const json* steps = pre == nullptr ? nullptr : find_member(*pre, "pretokenizers");
   const bool two = steps != nullptr && steps->is_array() && steps->size() == 2;
@@ -52,17 +52,14 @@ std::string pretokenizer_name(const json& tokenizer, const TokenizerSpec& spec,
   const json* normalizer = find_member(tokenizer, "normalizer");
   const bool plain = normalizer == nullptr || normalizer->is_null();
   const bool nfc = !plain && is_type(*normalizer, "NFC");
-  // Readers of gptneox files compose, whatever the name.
-  const bool composes = architecture == "gptneox" ? nfc : plain;
   if (pre != nullptr && is_byte_level(*pre, true) && !ignores) {
     if (nfc) return "olmo";
-    if (composes) return "gpt-2";
-  } else if (two && is_type((*steps)[0], "Digits") &&
-             flag((*steps)[0], "individual_digits", false) && is_byte_level((*steps)[1], true) &&
-             !ignores && composes) {
+    if (plain) return "gpt-2";
+  } else if (two && plain && !ignores && is_type((*steps)[0], "Digits") &&
+             flag((*steps)[0], "individual_digits", false) && is_byte_level((*steps)[1], true)) {
     return "smollm";
-  } else if (two && is_llama3_split((*steps)[0]) && is_byte_level((*steps)[1], false) && ignores &&
-             composes) {
+  } else if (two && plain && ignores && is_llama3_split((*steps)[0]) &&
+             is_byte_level((*steps)[1], false)) {
     return "llama-bpe";
   }
   fail("{}: this normalizer and pre-tokenizer ({}) have no name in GGUF", name,
@@ -110,8 +107,7 @@ std::vector<std::string> read_merges(const json& tokenizer, const std::string& n
 
 }  // namespace
 
-GgufMetadata tokenizer_metadata(const std::filesystem::path& directory, size_t vocab,
-                                const std::string& architecture) {
+GgufMetadata tokenizer_metadata(const std::filesystem::path& directory, size_t vocab) {
   const std::filesystem::path path = directory / "tokenizer.json";
   const std::string name = path.string();
   const std::string text = read_file(path);
@@ -133,7 +129,7 @@ GgufMetadata tokenizer_metadata(const std::filesystem::path& directory, size_t v
   const json tokenizer = parse_json(text, name);
   GgufMetadata out;
   out.emplace_back("tokenizer.ggml.model", std::string("gpt2"));
-  out.emplace_back("tokenizer.ggml.pre", pretokenizer_name(tokenizer, spec, architecture, name));
+  out.emplace_back("tokenizer.ggml.pre", pretokenizer_name(tokenizer, spec, name));
   add_tokens(spec, vocab, out);
   out.emplace_back("tokenizer.ggml.merges", read_merges(tokenizer, name));
   const auto add_id = [&](const char* key, const std::optional<int32_t>& id) {

@@ -30,9 +30,8 @@ void write_gguf(const std::filesystem::path& path, const GgufMetadata& metadata,
                 std::span<const TensorToWrite> tensors);
 
 // tokenizer.ggml.* of the byte-level BPE tokenizer in `directory` (tokenizer.json and
-// tokenizer_config.json), and its chat template, for `vocab` rows of embedding; `architecture` is
-// general.architecture. Throws Error naming what GGUF, or its readers, have no name for.
-GgufMetadata tokenizer_metadata(const std::filesystem::path& directory, size_t vocab,
-                                const std::string& architecture);
+// tokenizer_config.json), and its chat template, for `vocab` rows of embedding. Throws Error naming
+// what GGUF, or its readers, have no name for.
+GgufMetadata tokenizer_metadata(const std::filesystem::path& directory, size_t vocab);
 
 }  // namespace halflin

@@ -160,8 +160,9 @@ void read_byte_level(const Source& source, TokenizerSpec& spec) {
   spec.pretokenizer_name = pre;
   spec.bpe.byte_level = true;
   spec.bpe.ignore_merges = row.ignore_merges;
-  // GPT-NeoX's files often say no more than GPT-2's pattern, but its tokenizer composes first.
-  const bool neox = source.text("general.architecture", "") == "gptneox";
+  // Older files of GPT-NeoX do not say what comes before the merges; its tokenizer composes first.
+  const bool neox = source.text("general.architecture", "") == "gptneox" &&
+                    (pre == "default" || source.find("tokenizer.ggml.pre") == nullptr);
   if (row.nfc || neox) spec.normalizer.emplace_back();
   if (row.digits_first) {
     PreTokenizerStep digits;

@@ -78,7 +78,7 @@ GgufMetadata made_anew(const TrainModel& model, const Checkpoint& checkpoint) {
   append(architecture == "gpt2"      ? gpt2_metadata(config)
          : architecture == "gptneox" ? neox_metadata(config, hf)
                                      : llama_metadata(config, hf));
-  append(tokenizer_metadata(directory, config.vocab, architecture));
+  append(tokenizer_metadata(directory, config.vocab));
   return out;
 }
 
