@@ -66,13 +66,14 @@ void encode_q4_0(const float* x, std::byte* out) {
 }
 
 void encode_q4_1(const float* x, std::byte* out) {
-  const auto [low, high] = std::minmax_element(x, x + kBlock);
-  const float step = (*high - *low) / 15.f;
+  const auto [lowest, highest] = std::minmax_element(x, x + kBlock);
+  const float low = *lowest;
+  const float step = (*highest - low) / 15.f;
   const float inverse = step != 0 ? 1.f / step : 0.f;
   put(out, to_f16(step));
-  put(out + 2, to_f16(*low));
+  put(out + 2, to_f16(low));
   put_nibbles(
-      x, [&](float v) { return std::min(15, static_cast<int>((v - *low) * inverse + 0.5f)); },
+      x, [&](float v) { return std::min(15, static_cast<int>((v - low) * inverse + 0.5f)); },
       out + 4);
 }
 
