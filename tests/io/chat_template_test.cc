@@ -131,7 +131,7 @@ TEST(Jinja, NamesWhatItDoesNotSupport) {
       {"{{ '\\N{DASH}' }}", "the escape '\\N' is not supported"},
   };
   for (const auto& [source, message] : cases) {
-    EXPECT_CONTAINS(error_of([&] { evaluate(source); }), message);
+    EXPECT_CONTAINS(error_of([&text = source] { evaluate(text); }), message);
   }
 }
 
@@ -225,7 +225,7 @@ TEST(Jinja, BoundsWhatATemplateMayTake) {
       {"{{ list | tojson(indent=1000000) }}", "an indent from 0 to 64"},
   };
   for (const auto& [source, message] : cases) {
-    EXPECT_CONTAINS(error_of([&] { evaluate(source); }), message);
+    EXPECT_CONTAINS(error_of([&text = source] { evaluate(text); }), message);
   }
   // Long is not deep.
   EXPECT_EQ(evaluate(repeat("{% if 1 %}a{% endif %}", 5000)).size(), 5000u);
