@@ -52,7 +52,7 @@ Allocation make_allocation(const Checkpoint& checkpoint, const Parts& parts) {
     path.low_rank_out = random_linear(random, d, parts.rank, true);
   }
   for (size_t j = 0; j < parts.neurons; ++j) {
-    path.neurons.kept.push_back(static_cast<int32_t>(2 * j));
+    path.neurons.kept.push_back(static_cast<int32_t>(j + j / 2));
   }
   if (parts.constant) path.constant = random_linear(random, d, 1, true).bias;
   allocation.layers.back().push_back(std::move(option));
