@@ -212,7 +212,7 @@ void add_bench(CLI::App& app) {
   add_common(*command, options->common, "halflin bench model.gguf --repetitions 9 --json");
   add_decode(*command, options->decode);
   command->add_option("--allocation", options->allocation,
-                      "route tokens as this file of `halflin allocate` says, in turns with the "
+                      "route tokens as this allocation file says, in turns with the "
                       "dense model");
   command->add_option("--text", options->text,
                       "feed this text's tokens (default: any tokens; gates need a text)");

@@ -86,9 +86,8 @@ void add_export(CLI::App& app) {
   add_common(*command, options->common,
              "halflin export openai-community/gpt2 --allocation static.safetensors --as gguf "
              "--out exported");
-  command->add_option(
-      "--allocation", options->allocation,
-      "a static allocation (halflin allocate --static); without it the model is written as it is");
+  command->add_option("--allocation", options->allocation,
+                      "an allocation without gates; without it the model is written as it is");
   command->add_option("--as", options->format, "hf or gguf")
       ->required()
       ->check(CLI::IsMember({"hf", "gguf"}));

@@ -87,7 +87,7 @@ void add_ppl(CLI::App& app) {
   add_text(*command, options->text);
   command->add_option("--windows", options->windows, "range A:B of windows (default: all)");
   command->add_option("--allocation", options->allocation,
-                      "route tokens as this file of `halflin allocate` says");
+                      "route tokens as this allocation file says");
   command->add_flag("--per-window", options->per_window, "also each window's mean loss");
   command->final_callback([options] { run(*options); });
 }

@@ -455,7 +455,7 @@ void add_run_command(CLI::App& app) {
                     "a line for each token: the layers where it took the short way");
   add_decode(*command, options->decode);
   command->add_option("--allocation", options->allocation,
-                      "route tokens as this file of `halflin allocate` says");
+                      "route tokens as this allocation file says");
   command->final_callback([options] { run(*options); });
 }
 

@@ -192,10 +192,7 @@ void apply_allocation(TrainModel& model, const Allocation& allocation, const std
     const std::vector<PlainOption>& options = allocation.layers[l];
     if (options.empty()) continue;
     if (options[0].gate) {
-      fail(
-          "{}: layer {} is gated: only static allocations can be exported (halflin allocate "
-          "--static)",
-          path, l);
+      fail("{}: layer {} is gated: only allocations without gates can be exported", path, l);
     }
     MlpPlace& place = model.layers[l].mlp;
     if (!place.full) fail("{}: layer {}: the model has no MLP there", path, l);
