@@ -21,14 +21,17 @@ trap 'rm -rf "$work"' EXIT
 "$halflin" export "$model" --allocation "$allocation" --as hf --out "$work/hf" --quiet
 "$halflin" export "$model" --allocation "$allocation" --as gguf --out "$work/gguf"
 "$halflin" export "$model" --as gguf --out "$work/dense" --quiet
-"$halflin" tokenize "$model" --json <"$text" >"$work/ids"
+sed 's/\r$//' "$text" | "$halflin" tokenize "$model" --json >"$work/ids" # as ppl reads a text
 ours() { "$halflin" ppl "$@" --text "$text" --window "$window" --windows "0:$windows" --json --quiet |
   sed -n 's/^ *"ppl": \([0-9.e+-]*\).*/\1/p'; }
 peer() { "$1" "$here/export_peers.py" "$2" "$3" "$work/ids" "$window" "$windows" 2>/dev/null; }
 
 dense=$(ours "$model")
 want=$(ours "$model" --allocation "$allocation")
-report() { awk -v name="$1" -v got="$2" -v want="$3" 'BEGIN { printf "%-44s %.6f  %+.1e relative\n", name, got, got / want - 1 }'; }
+report() {
+  [[ -n $2 ]] || { printf '%-44s gave nothing\n' "$1"; return; }
+  awk -v name="$1" -v got="$2" -v want="$3" 'BEGIN { printf "%-44s %.6f  %+.1e relative\n", name, got, got / want - 1 }'
+}
 printf '%-44s %.6f\n' 'halflin, model' "$dense"
 report 'transformers, model' "$(peer "$python" hf "$model")" "$dense"
 # How far llama.cpp is by itself: it looks GELU up in a table of half floats, and GPT-NeoX's as the other kind.
