@@ -23,6 +23,13 @@ class FlatMap {
     return slot.key == key ? &slot.value : nullptr;
   }
   size_t size() const { return size_; }
+  // Calls visit(key, value) for each, in no particular order.
+  template <class Visit>
+  void for_each(const Visit& visit) const {
+    for (const Slot& slot : slots_) {
+      if (slot.key != kFree) visit(slot.key, slot.value);
+    }
+  }
 
  private:
   static constexpr uint64_t kFree = ~uint64_t{0};

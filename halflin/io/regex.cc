@@ -195,7 +195,8 @@ std::string pcre2_message(int code) {
 
 std::string translate_oniguruma(std::string_view pattern) { return Translator(pattern).run(); }
 
-Regex::Regex(std::string_view oniguruma_pattern, std::string where) : where_(std::move(where)) {
+Regex::Regex(std::string_view oniguruma_pattern, std::string where)
+    : source_(oniguruma_pattern), where_(std::move(where)) {
   std::string pattern;
   try {
     pattern = translate_oniguruma(oniguruma_pattern);

@@ -24,10 +24,13 @@ class Regex {
  public:
   // `where` names file and key in messages. Throws Error if the pattern does not compile.
   Regex(std::string_view oniguruma_pattern, std::string where);
+  // The pattern as it was given.
+  const std::string& source() const { return source_; }
 
  private:
   friend class RegexScan;
   std::shared_ptr<pcre2_real_code_8> code_;
+  std::string source_;
   std::string where_;
 };
 

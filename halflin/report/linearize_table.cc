@@ -22,6 +22,7 @@ std::string number(double value) {
 }
 
 std::string change(const json& figure) {
+  if (figure.at("too_few_windows")) return percent(figure.at("delta_ppl_pct"));
   return fmt::format("{} [{}, {}]", percent(figure.at("delta_ppl_pct")),
                      percent(figure.at("ci_lo")), percent(figure.at("ci_hi")));
 }

@@ -6,6 +6,7 @@
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
 #include "halflin/io/json.h"
+#include "halflin/io/tokenizer_export.h"
 #include "halflin/train/hf_config.h"
 
 namespace halflin {
@@ -281,12 +282,23 @@ void copy_tokenizer(const fs::path& from, const fs::path& to) {
   }
 }
 
+void write_gguf_tokenizer(const Checkpoint& checkpoint, const fs::path& to) {
+  if (find_member(checkpoint.file.metadata, "tokenizer.ggml.model") == nullptr) return;
+  const TokenizerFiles files = export_tokenizer(checkpoint.file.metadata, checkpoint.path);
+  write_file_atomically(to / "tokenizer.json", files.tokenizer.dump() + "\n");
+  write_file_atomically(to / "tokenizer_config.json", files.tokenizer_config.dump(2) + "\n");
+}
+
 }  // namespace
 
 void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
                       const fs::path& directory, DType dtype, const nlohmann::json& changes) {
   const ModelFiles files = find_model(checkpoint.path);
-  if (files.directory.empty()) return save_new_model(model, directory, dtype);
+  if (files.directory.empty()) {
+    ensure_writable_directory(directory);
+    write_gguf_tokenizer(checkpoint, directory);
+    return save_new_model(model, directory, dtype);
+  }
   check_dtype(dtype);
   ensure_writable_directory(directory);
   copy_tokenizer(files.directory, directory);

@@ -27,8 +27,8 @@ std::vector<StoredTensor> stored_tensors(const TrainModel& model, const TensorLa
 
 // Writes model.safetensors (kF32 or kBF16) and config.json into `directory`, so that Hugging Face
 // and halflin load it. Of a Hugging Face checkpoint the tensor names, config.json (its "dtype"
-// adjusted) and the tokenizer's files are taken over; for a GGUF checkpoint names and configuration
-// are made anew (see hf_config), and there is no tokenizer to copy. `changes` are put into a
+// adjusted) and the tokenizer's files are taken over; for a GGUF checkpoint names, configuration
+// and tokenizer are made anew (see hf_config, export_tokenizer). `changes` are put into a
 // config.json that was taken over. model.safetensors comes last and whole or not at all.
 void save_train_model(const TrainModel& model, const Checkpoint& checkpoint,
                       const std::filesystem::path& directory, DType dtype,

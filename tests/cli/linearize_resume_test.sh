@@ -116,3 +116,11 @@ refused 1 "made for" "$halflin" ppl "$model" --text "$text" --window 32 --quiet 
 linearize "$work/distilled" --at-once --steps 20 --objective distill --temperature 2 --json \
   >"$work/distilled.json"
 [[ -n $(ppl_of "$work/distilled.json" linearised) ]] || fail "no figures in --json"
+
+# From a GGUF file: the directory has a tokenizer of its own.
+tr -d '\n' <"$work/text" >"$work/line"
+text=$work/line
+"$halflin" linearize "$fixtures/models/gpt2_gguf/model.gguf" --layers 0 --text "$text" --window 16 \
+  --eval-window 32 --fit-tokens 1000 --eval-tokens 500 --steps-per-layer 3 --final-steps 0 \
+  --no-control --out "$work/gguf" --quiet >/dev/null
+same_ppl "$work/gguf" linearised "$work/gguf" --allocation "$work/gguf/allocation.safetensors"

@@ -15,6 +15,7 @@
 #include "halflin/io/regex.h"
 #include "halflin/io/sha256.h"
 #include "halflin/io/tensor_file.h"
+#include "halflin/io/tokenizer_export.h"
 #include "tests/io/testing.h"
 
 namespace halflin {
@@ -85,6 +86,7 @@ class RealTokenizer : public testing::TestWithParam<std::string> {
     // GPT-2's vocabulary under Llama 3's rules.
     if (GetParam() == "llama3") metadata["tokenizer.ggml.pre"] = "llama-bpe";
     tokenizer_.emplace(Tokenizer::from_gguf(metadata, path.string()));
+    metadata_ = std::move(metadata);
   }
 
   void expect(const std::string& what, const std::vector<std::string>& texts) {
@@ -101,7 +103,31 @@ class RealTokenizer : public testing::TestWithParam<std::string> {
   }
 
   std::optional<Tokenizer> tokenizer_;
+  json metadata_;
 };
+
+// The same tokenizer through the files of a Hugging Face directory.
+Tokenizer exported(const json& metadata) {
+  const TokenizerFiles files = export_tokenizer(metadata, "m.gguf");
+  const TemporaryFolder folder;
+  folder.write("tokenizer.json", files.tokenizer.dump());
+  folder.write("tokenizer_config.json", files.tokenizer_config.dump());
+  return Tokenizer::from_directory(folder.path);
+}
+
+TEST_P(RealTokenizer, GivesTheSameIdsWhenExported) {
+  const Tokenizer again = exported(metadata_);
+  std::string text = read_file(kVocabularies.parent_path() / "wikitext/wiki.test.raw");
+  text.resize(text.rfind('\n', 200000));
+  const std::vector<int32_t> ids = tokenizer_->encode(text);
+  EXPECT_EQ(again.encode(text), ids);
+  EXPECT_EQ(again.decode(ids), tokenizer_->decode(ids));
+  const std::string cases = read_file(kVocabularies / "gpt-2.inp");
+  EXPECT_EQ(again.encode(cases), tokenizer_->encode(cases));
+  EXPECT_EQ(again.eos(), tokenizer_->eos());
+  EXPECT_EQ(again.added_bos(), tokenizer_->added_bos());
+  EXPECT_EQ(again.size(), tokenizer_->size());
+}
 
 std::vector<std::string> split_cases(const std::string& text) {
   const std::string separator = "\n__ggml_vocab_test__\n";
@@ -360,6 +386,9 @@ TEST(TokenizerGguf, SaysWhatIsWrong) {
   EXPECT_EQ(tokenizer.encode("abb<end>"), (std::vector<int32_t>{2, 1, 3}));
   EXPECT_EQ(tokenizer.description(), "byte-level BPE, 4 tokens, smollm pre-tokeniser");
   EXPECT_EQ(tokenizer.eos(), 3);
+  const Tokenizer again = exported(metadata());
+  EXPECT_EQ(again.encode("abb<end>"), (std::vector<int32_t>{2, 1, 3}));
+  EXPECT_EQ(again.eos(), 3);
   const struct {
     const char* key;
     const char* value;
