@@ -1,9 +1,13 @@
 // halflin info: what a checkpoint is.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <memory>
+#include <set>
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
+#include "halflin/ops/matvec.h"
 
 namespace halflin::cli {
 
@@ -36,9 +40,12 @@ void run(const Options& options) {
   const Tokenizer tokenizer = read_tokenizer(checkpoint);
   size_t bytes = 0;
   std::map<std::string, size_t> dtypes;  // bytes in each format
+  std::set<std::string> converted;       // formats that single tokens cannot read as they are
   for (const auto& [name, tensor] : checkpoint.file.tensors) {
     bytes += tensor.bytes.size();
-    dtypes[std::string(dtype_name(tensor.dtype))] += tensor.bytes.size();
+    const std::string format(dtype_name(tensor.dtype));
+    dtypes[format] += tensor.bytes.size();
+    if (tensor.dtype != DType::kU8 && !has_matvec(tensor.dtype)) converted.insert(format);
   }
   const size_t window = std::min(options.window, config.max_positions);
   const FlopCount flops = flops_per_token(config, window);
@@ -62,6 +69,7 @@ void run(const Options& options) {
     out["parameters"] = checkpoint.parameters;
     out["bytes"] = bytes;
     out["bytes_by_dtype"] = dtypes;
+    out["read_as_q8_0"] = converted;
     out["flops_per_token"] = {{"window", window},
                               {"attention", flops.attention},
                               {"mlp", flops.mlp},
@@ -96,6 +104,9 @@ void run(const Options& options) {
                            static_cast<double>(size) / 1e6);
   }
   row("megabytes", fmt::format("{:.1f} ({})", static_cast<double>(bytes) / 1e6, formats));
+  if (!converted.empty()) {
+    row("generation", fmt::format("{} converted to Q8_0", fmt::join(converted, ", ")));
+  }
   const auto share = [&](double part) {
     return fmt::format("{:.1f} M ({:.0f} %)", part / 1e6, 100 * part / flops.total());
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "halflin/base/error.h"
+#include "halflin/model/decode_heads.h"
 #include "halflin/model/decode_weights.h"
 #include "halflin/model/forward.h"
 #include "halflin/ops/activation.h"
@@ -26,34 +27,6 @@ MutableOperand row_operand(float* row, size_t n) {
   operand.cols = n;
   operand.stride = n;
   return operand;
-}
-
-// How the outputs of a token's q, k and v lie in the stored order.
-struct HeadPlaces {
-  size_t q, k, v;  // of a head's first output
-};
-HeadPlaces head_places(const AttentionShape& a, QkvOrder order, size_t head) {
-  if (order == QkvOrder::kPerHead) {
-    return {3 * head * a.head_dim, (3 * head + 1) * a.head_dim, (3 * head + 2) * a.head_dim};
-  }
-  return {head * a.head_dim, (a.heads + head) * a.head_dim,
-          (a.heads + a.kv_heads + head) * a.head_dim};
-}
-
-// One head's outputs, turned to a position. Dimensions that turn together lie side by side in
-// `from` when `interleaved`, half the turning ones apart in `to`.
-void turn_head(const float* from, size_t head_dim, const RopeTable& table, size_t position,
-               bool interleaved, float* to) {
-  const size_t half = table.cos.cols();
-  for (size_t i = 0; i < half; ++i) {
-    const float left = interleaved ? from[2 * i] : from[i];
-    const float right = interleaved ? from[2 * i + 1] : from[i + half];
-    const float cos = table.cos(position, i);
-    const float sin = table.sin(position, i);
-    to[i] = left * cos - right * sin;
-    to[i + half] = right * cos + left * sin;
-  }
-  std::copy(from + 2 * half, from + head_dim, to + 2 * half);
 }
 
 double flops_of(const DecodeLinear& linear) {
@@ -99,7 +72,8 @@ struct Decoder::State {
         paths(std::move(given)),
         options(options),
         routing(!paths.empty()) {
-    check();
+    if (options.chunk == 0) fail("chunks of no tokens");
+    check_paths(model, paths);
     const Config& config = model.config;
     weights = read_decode_weights(pool, model, paths, options);
     const DType format = weights.layers.front().attention_out.weight.dtype;
@@ -127,37 +101,6 @@ struct Decoder::State {
     mlp_input = MatvecInput(d);
     hidden_input = MatvecInput(most);
     logits.resize(config.vocab);
-  }
-
-  void check() {
-    const Config& config = model.config;
-    if (options.chunk == 0) fail("chunks of no tokens");
-    if (paths.empty()) return;
-    if (paths.size() != config.layers) {
-      fail("{}: paths for {} layers, but the model has {}", model.path, paths.size(),
-           config.layers);
-    }
-    const auto square = [&](const Linear& first, const Linear& last, const char* what) {
-      if (first.empty() != last.empty() ||
-          (!first.empty() && (first.in() != config.d_model || last.out() != config.d_model ||
-                              (&first != &last && first.out() != last.in())))) {
-        fail("{}: a {} path of another shape than the model's", model.path, what);
-      }
-    };
-    for (const MlpPath& path : paths) {
-      if (path.options.size() > 255) fail("{}: more than 255 paths in a layer", model.path);
-      for (const PathOption& option : path.options) {
-        if (!option.path) fail("{}: an empty path", model.path);
-        square(option.path->affine, option.path->affine, "linear");
-        square(option.path->low_rank_in, option.path->low_rank_out, "low-rank");
-        if (option.path->narrow)
-          square(option.path->narrow->up, option.path->narrow->down, "narrow");
-        if (option.gate && option.gate->weight.size() != config.d_model) {
-          fail("{}: a gate of {} weights, but the model is {} wide", model.path,
-               option.gate->weight.size(), config.d_model);
-        }
-      }
-    }
   }
 
   void check_room(std::span<const int32_t> ids) const {
@@ -271,36 +214,20 @@ struct Decoder::State {
     }
     matvec(pool, tasks);
 
-    float* queries = turned.data();
-    float* keys = queries + a.heads * a.head_dim;
-    float* values = keys + a.kv_heads * a.head_dim;
-    for (size_t h = 0; h < a.heads; ++h) {
-      const HeadPlaces from = head_places(a, model.layout.qkv_order, h);
-      turn(projected.data() + from.q, queries + h * a.head_dim);
-      if (h >= a.kv_heads) continue;
-      turn(projected.data() + from.k, keys + h * a.head_dim);
-      std::copy_n(projected.data() + from.v, a.head_dim, values + h * a.head_dim);
-    }
+    turn_heads(model, position, projected.data(), turned.data());
+    const float* keys = turned.data() + a.heads * a.head_dim;
+    const float* values = keys + a.kv_heads * a.head_dim;
     const size_t width = a.kv_heads * a.head_dim;
     caches[l].store(pool, position, MatView<const float>(keys, 1, width),
                     MatView<const float>(values, 1, width));
     AttentionShape shape = a;
     if (config.scale_by_layer) shape.scale /= static_cast<float>(l + 1);
-    attend_cached(pool, shape, caches[l], position, queries, attention, mixed.data());
+    attend_cached(pool, shape, caches[l], position, turned.data(), attention, mixed.data());
     bytes_read += seen(position) * caches[l].bytes_per_position();
 
     input.set(mixed, weights.reads_codes);
     const MatvecTask out = task_of(layer.attention_out, input, residual.data(), true);
     matvec(pool, {&out, 1});
-  }
-
-  void turn(const float* from, float* to) const {
-    const AttentionShape& a = model.config.attention;
-    if (model.config.rope.dims == 0) {
-      std::copy_n(from, a.head_dim, to);
-    } else {
-      turn_head(from, a.head_dim, model.rope, position, model.layout.interleaved_rope, to);
-    }
   }
 
   // residual += mlp(x).

@@ -150,6 +150,42 @@ bool any_reads_codes(const DecodeWeights& weights) {
 
 }  // namespace
 
+void check_paths(const Model& model, const std::vector<MlpPath>& paths) {
+  const Config& config = model.config;
+  if (paths.empty()) return;
+  if (paths.size() != config.layers) {
+    fail("{}: paths for {} layers, but the model has {}", model.path, paths.size(), config.layers);
+  }
+  const auto check = [&](const Linear& first, const Linear& last, const char* what) {
+    if (first.empty() && last.empty()) return;
+    if (first.empty() || last.empty() || first.in() != config.d_model ||
+        last.out() != config.d_model || (&first != &last && first.out() != last.in())) {
+      fail("{}: a {} path of another shape than the model's", model.path, what);
+    }
+  };
+  for (const MlpPath& path : paths) {
+    if (path.options.size() > 255) fail("{}: more than 255 paths in a layer", model.path);
+    for (const PathOption& option : path.options) {
+      if (!option.path) fail("{}: an option without a path", model.path);
+      const CheapPath& cheap = *option.path;
+      check(cheap.affine, cheap.affine, "linear");
+      check(cheap.low_rank_in, cheap.low_rank_out, "low-rank");
+      if (cheap.narrow) {
+        check(cheap.narrow->up, cheap.narrow->down, "narrow");
+        if (!cheap.narrow->gate.empty()) check(cheap.narrow->gate, cheap.narrow->down, "narrow");
+      }
+      if (!cheap.constant.empty() && cheap.constant.size() != config.d_model) {
+        fail("{}: a constant of {}, but the model is {} wide", model.path, cheap.constant.size(),
+             config.d_model);
+      }
+      if (option.gate && option.gate->weight.size() != config.d_model) {
+        fail("{}: a gate of {} weights, but the model is {} wide", model.path,
+             option.gate->weight.size(), config.d_model);
+      }
+    }
+  }
+}
+
 DecodeWeights read_decode_weights(ThreadPool& pool, const Model& model,
                                   const std::vector<MlpPath>& paths, const DecodeOptions& options) {
   DecodeWeights weights;

@@ -51,6 +51,9 @@ struct DecodeWeights {
   std::map<std::string, size_t> formats;
 };
 
+// Throws Error where the paths are of other shapes than the model's.
+void check_paths(const Model& model, const std::vector<MlpPath>& paths);
+
 // The model must outlive what is returned: most of it points into the model's mapped files.
 DecodeWeights read_decode_weights(ThreadPool& pool, const Model& model,
                                   const std::vector<MlpPath>& paths, const DecodeOptions& options);
