@@ -27,6 +27,16 @@ std::string one_line(std::string_view message) {
   return line;
 }
 
+// CLI11 would take the next word as the value of "--layers=".
+void check_values(int argc, char** argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word.starts_with("--") && word.ends_with('=')) {
+      throw halflin::UsageError(fmt::format("{}: a value is missing", word));
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -53,6 +63,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_bench(app);
   halflin::cli::add_report(app);
   try {
+    check_values(argc, argv);
     app.parse(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       halflin::fail("standard output could not be written");

@@ -29,6 +29,7 @@ check 2 'not in range' run "$plain" --prompt a --threads 0
 check 2 'temperature: expected' run "$plain" --prompt a --temperature -1
 check 2 'top-p: expected' run "$plain" --prompt a --top-p nan
 check 2 'whole number' run "$plain" --prompt a --seed -1
+check 2 'seed=: a value is missing' run "$plain" --prompt a --seed= --quiet
 check 2 'excludes' run "$plain" --prompt a --chat --no-chat
 check 2 'for chats alone' run "$plain" --prompt a --system b
 check 1 'prompt: byte offset 4: expected UTF-8, found byte 0xff' run "$plain" --prompt $'the \xff'
