@@ -83,6 +83,7 @@ void add_report(CLI::App& app);
 // `command_line` goes into the result file.
 void add_sweep(CLI::App& app, const std::string& command_line);
 void add_analyze(CLI::App& app, const std::string& command_line);
+void add_allocate(CLI::App& app, const std::string& command_line);
 void add_train(CLI::App& app, const std::string& command_line);
 void add_linearize(CLI::App& app, const std::string& command_line);
 void add_finetune(CLI::App& app, const std::string& command_line);

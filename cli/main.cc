@@ -57,6 +57,7 @@ int main(int argc, char** argv) {
   halflin::cli::add_export(app);
   halflin::cli::add_sweep(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_analyze(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
+  halflin::cli::add_allocate(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_train(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_linearize(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));
   halflin::cli::add_finetune(app, fmt::format("{}", fmt::join(argv, argv + argc, " ")));

@@ -73,7 +73,8 @@ struct BatchView {
 };
 
 // Calls body(batch, stream, worker, view) for each batch, one a thread. In the body the stream has
-// the layer's attention and not its MLP; afterwards it has left the layer, the full MLP added.
+// the layer's attention and not its MLP; afterwards it has left the layer, `view.full` added: the
+// full MLP's output, unless the body put something else there.
 using BatchBody =
     std::function<void(size_t batch, Stream& stream, WalkWorker& worker, const BatchView& view)>;
 void each_batch(WalkContext& context, std::span<Stream> streams, size_t layer,

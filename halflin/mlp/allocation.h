@@ -39,12 +39,13 @@ struct PlainNeurons {
 // A way to compute the MLP's output cheaply: the sum of those parts that are there (mlp/path.h).
 // Nothing at all is a skip.
 struct PlainPath {
-  std::string kind;          // "linear", "low-rank", "folded", "narrow", "mean", "skip": for people
-  PlainLinear affine;        // [d, d]
-  PlainLinear low_rank_in;   // [r, d], without bias
-  PlainLinear low_rank_out;  // [d, r]
-  PlainNeurons neurons;
-  std::vector<float> constant;  // [d], or empty
+  // "linear", "low-rank", "folded", "pruned", "narrow", "mean", "skip": for people
+  std::string kind;
+  PlainLinear affine{};        // [d, d]
+  PlainLinear low_rank_in{};   // [r, d], without bias
+  PlainLinear low_rank_out{};  // [d, r]
+  PlainNeurons neurons{};
+  std::vector<float> constant{};  // [d], or empty
 };
 
 // Calls visit(name, linear) for each linear part of a path, there or not.

@@ -137,31 +137,28 @@ void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumu
   });
 }
 
-void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
-                MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route) {
+void choose_routes(ThreadPool& pool, const MlpPath& path, Operand x, std::span<uint8_t> routes) {
+  if (path.options.empty() || !path.options.front().gate) {
+    return std::fill(routes.begin(), routes.end(), static_cast<uint8_t>(!path.options.empty()));
+  }
+  each_rows(pool, x.rows, [&](size_t begin, size_t end) {
+    std::vector<float> buffer;
+    for (size_t t = begin; t < end; ++t) {
+      routes[t] = static_cast<uint8_t>(choose_route(path, widen(x.row_range(t, 1), buffer)));
+    }
+  });
+}
+
+void apply_routes(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x,
+                  std::span<const uint8_t> routes, bool accumulate, MatView<float> y,
+                  MlpScratch& scratch) {
   const auto run = [&](size_t way, Operand in, bool add, MatView<float> out) {
     if (way == 0) return apply_mlp(pool, mlp, in, add, out, scratch);
     apply_cheap(pool, *path.options[way - 1].path, in, add, out, scratch);
   };
-  if (path.options.empty() || !path.options.front().gate) {
-    const uint8_t way = path.options.empty() ? 0 : 1;
-    std::fill(route.begin(), route.end(), way);
-    return run(way, x, accumulate, y);
-  }
-
-  scratch.ways.resize(x.rows);
-  each_rows(pool, x.rows, [&](size_t begin, size_t end) {
-    std::vector<float> buffer;
-    for (size_t t = begin; t < end; ++t) {
-      scratch.ways[t] = choose_route(path, widen(x.row_range(t, 1), buffer));
-    }
-  });
   scratch.routes.resize(std::max(scratch.routes.size(), path.options.size() + 1));
   for (std::vector<size_t>& rows : scratch.routes) rows.clear();
-  for (size_t t = 0; t < x.rows; ++t) {
-    scratch.routes[scratch.ways[t]].push_back(t);
-    if (!route.empty()) route[t] = static_cast<uint8_t>(scratch.ways[t]);
-  }
+  for (size_t t = 0; t < x.rows; ++t) scratch.routes[routes[t]].push_back(t);
   for (size_t way = 0; way <= path.options.size(); ++way) {
     const std::vector<size_t>& rows = scratch.routes[way];
     if (rows.empty()) continue;
@@ -172,6 +169,16 @@ void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x
     run(way, inputs, false, outputs);
     scatter(pool, outputs, rows, accumulate, y);
   }
+}
+
+void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
+                MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route) {
+  if (route.empty()) {
+    scratch.chosen.resize(x.rows);
+    route = scratch.chosen;
+  }
+  choose_routes(pool, path, x, route);
+  apply_routes(pool, mlp, path, x, route, accumulate, y, scratch);
 }
 
 }  // namespace halflin

@@ -64,7 +64,7 @@ struct MlpScratch {
   OperandBuffer gathered;                   // [rows, d] inputs of the tokens of one route
   Matrix<float> routed;                     // [rows, d] their outputs
   std::vector<std::vector<size_t>> routes;  // rows by route
-  std::vector<size_t> ways;                 // [rows] each token's route
+  std::vector<uint8_t> chosen;              // [rows] each token's route
 
   MlpScratch() = default;
   MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);
@@ -80,9 +80,16 @@ void apply_mlp(ThreadPool& pool, const Mlp& mlp, Operand x, bool accumulate, Mat
 void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumulate,
                  MatView<float> y, MlpScratch& scratch);
 
-// The seam: each token by the route its gates choose, its rows gathered so that every route is one
-// matrix product. `route`, if not empty, receives for each token 0 where it took the full MLP, else
-// the option's number, counted from 1.
+// The route that each token's gates choose, [T]: 0 for the full MLP, else the option's number,
+// counted from 1.
+void choose_routes(ThreadPool& pool, const MlpPath& path, Operand x, std::span<uint8_t> routes);
+
+// Each token by its route, the rows of one route gathered, so that each is one matrix product.
+void apply_routes(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x,
+                  std::span<const uint8_t> routes, bool accumulate, MatView<float> y,
+                  MlpScratch& scratch);
+
+// The seam: each token by the route that its gates choose. `route`, if not empty, receives these.
 void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,
                 MatView<float> y, MlpScratch& scratch, std::span<uint8_t> route = {});
 

@@ -1,0 +1,289 @@
+// halflin allocate: give up what a budget of perplexity allows, token by token, for all layers.
+#include "halflin/measure/allocate.h"
+
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <memory>
+#include <numeric>
+
+#include "cli/cli.h"
+#include "halflin/base/error.h"
+#include "halflin/io/file.h"
+#include "halflin/io/text.h"
+#include "halflin/measure/paths.h"
+#include "halflin/measure/run.h"
+#include "halflin/report/allocation_table.h"
+
+namespace halflin::cli {
+
+namespace {
+
+std::atomic<bool> interrupted{false};
+
+struct Options {
+  Common common;
+  TextOptions text;
+  SplitSizes sizes{.fit_tokens = 40000,
+                   .train_tokens = 25000,
+                   .calibration_tokens = 20000,
+                   .eval_tokens = 24000};
+  AllocateOptions allocate;
+  std::string budget;
+  std::string paths = "linear,folded,pruned";
+  std::string kept = "0.0625,0.25";
+  std::string pruned = "0.75,0.9";
+  std::string ranks;
+  std::string fit = "try";
+  size_t harm_tokens = 8192;
+  std::string multiples = "0.25,0.5,1,2,4";
+  std::string interval = "bca";
+  std::string out;
+  std::string command;
+};
+
+std::vector<double> parse_numbers(const std::string& text, const char* option, double most) {
+  std::vector<double> values;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    try {
+      size_t used = 0;
+      values.push_back(std::stod(part, &used));
+      if (used != part.size()) throw std::invalid_argument(part);
+    } catch (const std::logic_error&) {
+      throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", option, text, part));
+    }
+    if (!(values.back() > 0 && values.back() < most)) {
+      throw UsageError(
+          fmt::format("{} \"{}\": expected numbers above 0 and below {:g}", option, text, most));
+    }
+  }
+  return values;
+}
+
+// "1%", "0.5 %" or "1".
+double parse_budget(const std::string& text) {
+  std::string number = text;
+  if (!number.empty() && number.back() == '%') number.pop_back();
+  while (!number.empty() && number.back() == ' ') number.pop_back();
+  try {
+    size_t used = 0;
+    const double value = std::stod(number, &used);
+    if (used == number.size() && value > 0 && value < 1e6) return value;
+  } catch (const std::logic_error&) {
+  }
+  throw UsageError(fmt::format(
+      "--budget \"{}\": expected a percentage of perplexity above 0, such as 1%", text));
+}
+
+void parse_paths(Options& options) {
+  MenuOptions& menu = options.allocate.menu;
+  menu.linear = false;
+  for (size_t begin = 0; begin <= options.paths.size();) {
+    const size_t end = std::min(options.paths.find(',', begin), options.paths.size());
+    const std::string name = options.paths.substr(begin, end - begin);
+    begin = end + 1;
+    if (name == "linear") {
+      menu.linear = true;
+    } else if (name == "folded") {
+      menu.folded = parse_numbers(options.kept, "--kept", 1);
+    } else if (name == "pruned") {
+      menu.pruned = parse_numbers(options.pruned, "--pruned-kept", 1);
+    } else if (name == "low-rank") {
+      menu.ranks.clear();
+      if (options.ranks.empty()) options.ranks = "0";
+      for (const double rank : options.ranks == "0" ? std::vector<double>{0}
+                                                    : parse_numbers(options.ranks, "--rank", 1e6)) {
+        menu.ranks.push_back(static_cast<size_t>(rank));
+      }
+    } else {
+      throw UsageError(
+          fmt::format("--paths \"{}\": \"{}\" is no path (linear, folded, low-rank, pruned)",
+                      options.paths, name));
+    }
+  }
+}
+
+void complete(Options& options) {
+  AllocateOptions& allocate = options.allocate;
+  refuse_nan("--ridge", allocate.menu.ridge);
+  allocate.budget_pct = parse_budget(options.budget);
+  allocate.multiples = parse_numbers(options.multiples, "--multiples", 1e6);
+  allocate.interval.kind = parse_interval(options.interval);
+  allocate.window = options.text.window;
+  parse_paths(options);
+  if (options.fit == "dense") allocate.fits = {Fit::kDense};
+  if (options.fit == "routed") allocate.fits = {Fit::kDense, Fit::kRouted};
+  if (options.fit == "try") allocate.fits = {Fit::kDense, Fit::kRouted, Fit::kRoutedOriginal};
+  if (allocate.whole_layers) allocate.fits = {Fit::kDense};
+}
+
+nlohmann::json settings_json(const Options& options) {
+  const AllocateOptions& allocate = options.allocate;
+  return {{"paths", options.paths},
+          {"kept", allocate.menu.folded},
+          {"pruned_kept", allocate.menu.pruned},
+          {"ranks", allocate.menu.ranks},
+          {"static", allocate.whole_layers},
+          {"fit", options.fit},
+          {"harm_tokens", options.harm_tokens},
+          {"ridge", allocate.menu.ridge},
+          {"trim", allocate.trim},
+          {"dtype", options.text.dtype},
+          {"bos", options.text.bos},
+          {"native_bf16", has_native_bf16()},
+          {"seed", allocate.seed},
+          {"bootstrap",
+           {{"draws", allocate.draws},
+            {"interval", options.interval},
+            {"confidence", allocate.interval.confidence},
+            {"unit", "window"}}}};
+}
+
+// Gradients lie in a folder until the command ends, however it does.
+struct TemporaryGradients {
+  SampledGradients files;
+
+  ~TemporaryGradients() { files.remove(); }
+};
+
+std::filesystem::path gradients_folder(const std::string& out) {
+  if (!out.empty()) return out + ".gradients";
+  return std::filesystem::temp_directory_path() / fmt::format("halflin-gradients-{}", ::getpid());
+}
+
+void run(Options& options) {
+  complete(options);
+  Checkpoint checkpoint = read_checkpoint(options.common.model);
+  const Config config = checkpoint.architecture.config;
+  for (size_t& rank : options.allocate.menu.ranks) {
+    if (rank == 0) rank = std::max<size_t>(config.d_model / 4, 1);
+  }
+  check_window(checkpoint, options.text.window);
+  const Tokenizer tokenizer = read_tokenizer(checkpoint);
+  const Text text = read_text(options.text.path);
+  const Windows windows(tokenizer.encode(text.bytes), options.text.window,
+                        bos_of(tokenizer, options.text.bos, options.common.model), text.path);
+  const Splits splits = make_window_splits(windows, options.sizes);
+  nlohmann::json header =
+      run_header(kAllocationSchema, "allocation", options.command, options.common.threads,
+                 options.common.model, checkpoint, text);
+  header["splits"] = splits.description;
+  header["settings"] = settings_json(options);
+  Allocation allocation;
+  allocation.model = allocation_model(options.common.model, checkpoint);
+  const std::filesystem::path out = options.out;
+  if (!out.empty()) {
+    ensure_writable_directory(out.has_parent_path() ? out.parent_path() : ".");
+  }
+
+  ThreadPool pool(options.common.threads);
+  const Precision precision = parse_precision(options.text.dtype);
+  std::signal(SIGINT, [](int) { interrupted = true; });
+  std::signal(SIGTERM, [](int) { interrupted = true; });
+  const TemporaryGradients gradients{{gradients_folder(options.out),
+                                      first_tokens(splits.train, options.harm_tokens),
+                                      config.d_model}};
+  std::vector<size_t> layers(config.layers);
+  std::iota(layers.begin(), layers.end(), 0);
+  prepare_gradients(pool, checkpoint, options.text.window, precision, layers, options.allocate.seed,
+                    gradients.files, interrupted, options.common.quiet);
+  const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
+  AllocateResult result = allocate(pool, model, splits, gradients.files, options.allocate,
+                                   interrupted, options.common.quiet);
+  const nlohmann::json json = allocation_json(header, result, options.allocate);
+  if (!out.empty()) {
+    allocation.layers = std::move(result.layers);
+    allocation.metadata = json;
+    save_allocation(out, allocation, precision == Precision::kBF16);
+  }
+  if (options.common.json) {
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
+  fmt::print("{}", allocation_table(json));
+  if (!out.empty()) fmt::print("allocation: {}\n", out.string());
+}
+
+}  // namespace
+
+void add_allocate(CLI::App& app, const std::string& command_line) {
+  CLI::App* command = app.add_subcommand(
+      "allocate", "Route tokens of all layers past their MLPs, within a budget of perplexity");
+  const auto options = std::make_shared<Options>();
+  add_common(*command, options->common,
+             "halflin allocate openai-community/gpt2 --text wiki.test.raw --budget 1% --dtype bf16 "
+             "--out gpt2.allocation");
+  add_text(*command, options->text);
+  AllocateOptions& allocate = options->allocate;
+  SplitSizes& sizes = options->sizes;
+  command
+      ->add_option("--budget", options->budget,
+                   "what the routed model may cost, in percent of perplexity on calibration text")
+      ->required();
+  command->add_option("--out", options->out, "the allocation file to write");
+  command
+      ->add_option("--paths", options->paths,
+                   "cheap paths to choose from: linear, folded, low-rank, pruned")
+      ->capture_default_str();
+  command->add_option("--kept", options->kept, "shares of neurons kept by folded paths")
+      ->capture_default_str();
+  command
+      ->add_option("--pruned-kept", options->pruned,
+                   "shares of neurons kept by pruned paths, their output weights refitted")
+      ->capture_default_str();
+  command->add_option("--rank", options->ranks,
+                      "ranks of low-rank paths (default: a quarter of the width)");
+  command->add_flag("--static", allocate.whole_layers,
+                    "one path for all tokens of a layer, no gates");
+  command
+      ->add_option("--fit", options->fit,
+                   "activations to fit on: dense (the unchanged model's), routed (those of the "
+                   "layers below as routed), or try (both, and the unchanged model's outputs as "
+                   "targets; the best is kept)")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"dense", "routed", "try"}));
+  command->add_flag("--controls", allocate.controls,
+                    "also random routing, the paper's gates, whole layers linear and pruning, each "
+                    "at the same FLOPs");
+  command
+      ->add_option("--multiples", options->multiples,
+                   "of the price that are tested, too: the Pareto table")
+      ->capture_default_str();
+  command->add_option("--fit-tokens", sizes.fit_tokens, "tokens that fit the paths")
+      ->capture_default_str();
+  command->add_option("--train-tokens", sizes.train_tokens, "tokens that train the gates")
+      ->capture_default_str();
+  command->add_option("--calibration-tokens", sizes.calibration_tokens, "tokens that set the price")
+      ->capture_default_str();
+  command->add_option("--eval-tokens", sizes.eval_tokens, "tokens to test on, once")
+      ->capture_default_str();
+  command->add_option("--fit-windows", sizes.fit_windows,
+                      "the windows A:B to fit on, instead of --fit-tokens");
+  command->add_option("--train-windows", sizes.train_windows, "likewise");
+  command->add_option("--calibration-windows", sizes.calibration_windows, "likewise");
+  command->add_option("--eval-windows", sizes.eval_windows, "likewise");
+  command
+      ->add_option("--harm-tokens", options->harm_tokens,
+                   "tokens of the train split for one backward pass, which puts errors into nats")
+      ->capture_default_str();
+  command->add_option("--ridge", allocate.menu.ridge, "penalty of fits, on unnormalised sums")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--seed", allocate.seed, "of random routing and the bootstrap")
+      ->capture_default_str()
+      ->check(seed_range());
+  command->add_option("--bootstrap", allocate.draws, "draws")
+      ->capture_default_str()
+      ->check(CLI::Range(100, 1000000));
+  command->add_option("--interval", options->interval, "95 % bootstrap interval")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"bca", "percentile"}));
+  options->command = command_line;
+  command->final_callback([options] { run(*options); });
+}
+
+}  // namespace halflin::cli

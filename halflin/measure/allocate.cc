@@ -1,0 +1,218 @@
+#include "halflin/measure/allocate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "halflin/base/error.h"
+#include "halflin/measure/allocation_controls.h"
+#include "halflin/measure/perplexity.h"
+
+namespace halflin {
+
+namespace {
+
+std::vector<Batch> batches_of(std::span<const Sample> samples) {
+  std::vector<Batch> batches;
+  for (const Sample& sample : samples) batches.push_back(sample.batch);
+  return batches;
+}
+
+// Sums of losses by sequence, and predictions.
+struct SequenceLosses {
+  std::vector<double> loss, predictions;
+
+  void add(std::span<const float> losses, std::span<const size_t> offsets) {
+    for (size_t s = 0; s + 1 < offsets.size(); ++s) {
+      double sum = 0;
+      for (size_t t = offsets[s]; t + 1 < offsets[s + 1]; ++t) {
+        sum += static_cast<double>(losses[t]);
+      }
+      loss.push_back(sum);
+      predictions.push_back(static_cast<double>(offsets[s + 1] - offsets[s] - 1));
+    }
+  }
+};
+
+double mean_loss(const SequenceLosses& losses) {
+  double sum = 0, count = 0;
+  for (size_t i = 0; i < losses.loss.size(); ++i) {
+    sum += losses.loss[i];
+    count += losses.predictions[i];
+  }
+  return sum / count;
+}
+
+// Text that routed models run on.
+struct Evaluation {
+  ThreadPool& pool;
+  const Model& model;
+  size_t window;
+  const std::atomic<bool>& stop;
+  bool quiet;
+  std::vector<Batch> batches;
+  SequenceLosses base;
+
+  Evaluation(ThreadPool& p, const Model& m, std::span<const Sample> samples, size_t w,
+             const std::atomic<bool>& s, bool q)
+      : pool(p), model(m), window(w), stop(s), quiet(q), batches(batches_of(samples)) {
+    Progress progress("unchanged model", static_cast<double>(count_rows(samples)), quiet);
+    const auto losses = batch_losses(pool, model, batches, {}, progress);
+    for (size_t b = 0; b < batches.size(); ++b) base.add(losses[b], batches[b].offsets);
+  }
+
+  struct Run {
+    std::vector<RoutedBatch> routed;
+    SequenceLosses losses;
+    Saving saving;
+  };
+  Run run(std::span<const MlpPath> paths, const std::string& what,
+          const Router& router = {}) const {
+    double rows = 0;
+    for (const Batch& batch : batches) rows += static_cast<double>(batch.rows());
+    Progress progress(what, rows, quiet);
+    Run out;
+    out.routed = route_batches(pool, model, batches, paths, stop, progress, router);
+    for (size_t b = 0; b < batches.size(); ++b) {
+      out.losses.add(out.routed[b].losses, batches[b].offsets);
+    }
+    out.saving = halflin::saving(route_costs(model, paths, window), out.routed);
+    return out;
+  }
+  double delta_ppl_pct(const Run& run) const {
+    return 100 * std::expm1(mean_loss(run.losses) - mean_loss(base));
+  }
+};
+
+PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
+                      const AllocateOptions& options, double first_price) {
+  return search_price(
+      [&](double price) {
+        const std::vector<MlpPath> paths = priced_paths(layers, price, options.whole_layers);
+        const Evaluation::Run run = calibration.run(paths, fmt::format("price {:.3g}", price));
+        return PricePoint{price, calibration.delta_ppl_pct(run), run.saving};
+      },
+      options.budget_pct, first_price);
+}
+
+size_t count_sinks_routed(std::span<const RoutedBatch> routed, const Sinks& sinks) {
+  size_t count = 0;
+  for (size_t b = 0; b < routed.size(); ++b) {
+    for (size_t l = 0; l < routed[b].routes.rows(); ++l) {
+      for (size_t t = 0; t < routed[b].routes.cols(); ++t) {
+        count += routed[b].routes(l, t) != 0 && sinks.token[b][t] != 0;
+      }
+    }
+  }
+  return count;
+}
+
+}  // namespace
+
+std::span<const Sample> first_tokens(std::span<const Sample> samples, size_t tokens) {
+  size_t count = 0;
+  for (size_t rows = 0; count < samples.size() && rows < tokens; ++count) {
+    rows += samples[count].batch.rows();
+  }
+  return samples.first(count);
+}
+
+std::string fit_name(Fit fit) {
+  return fit == Fit::kDense ? "dense" : fit == Fit::kRouted ? "routed" : "original";
+}
+
+AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& splits,
+                        const SampledGradients& gradients, const AllocateOptions& options,
+                        const std::atomic<bool>& stop, bool quiet) {
+  AllocateResult result;
+  const std::span<const Sample> fit_splits[] = {splits.fit, splits.train, splits.calibration};
+  const std::vector<Sinks> sinks = find_sinks(pool, model, fit_splits, stop, quiet);
+  const Evaluation calibration(pool, model, splits.calibration, options.window, stop, quiet);
+
+  // The fits, each with its own price; what saves most within the budget is kept.
+  for (const Fit fit : options.fits) {
+    const double first_price = result.tried.empty() ? 0.1 : result.calibrated.price;
+    const JointFitOptions joint{
+        .menu = options.menu,
+        .whole_layers = options.whole_layers,
+        .trim = options.trim,
+        .price = fit == Fit::kDense || result.tried.empty() ? 0 : result.calibrated.price,
+        .target = fit == Fit::kRoutedOriginal ? FitTarget::kOriginal : FitTarget::kOwn};
+    FittedLayers fitted = joint_fit(pool, model, splits.fit, splits.train, sinks[0], sinks[1],
+                                    gradients, options.window, joint, stop, quiet);
+    result.tried.push_back({fit, calibrate(calibration, fitted, options, first_price)});
+    const PricePoint& best = result.tried.back().search.best;
+    if (result.fitted.empty() || best.saving.flops_pct > result.calibrated.saving.flops_pct) {
+      result.chosen = result.tried.size() - 1;
+      result.calibrated = best;
+      result.fitted = std::move(fitted);
+    }
+  }
+  const double price = result.calibrated.price;
+  JointPaperGates paper;
+  if (options.controls) {
+    const std::span<const Sample> train = first_tokens(splits.train, options.control_tokens);
+    paper = train_joint_paper_gates(pool, model, result.fitted, train, splits.calibration,
+                                    first_sinks(sinks[1], train.size()), sinks[2], stop, quiet);
+  }
+
+  // From here on the test split, which has decided nothing.
+  const std::span<const Sample> test_split[] = {splits.test};
+  const Sinks test_sinks = find_sinks(pool, model, test_split, stop, quiet).front();
+  const Evaluation test(pool, model, splits.test, options.window, stop, quiet);
+  const BootstrapDraws draws = draw_windows(test.base.loss.size(), options.draws, options.seed);
+  const auto interval = [&](const Evaluation::Run& run) {
+    return delta_ppl(draws, test.base.loss, run.losses.loss, test.base.predictions,
+                     options.interval);
+  };
+  result.baseline_ppl = perplexity(draws, test.base.loss, test.base.predictions, options.interval);
+  result.test_windows = test.base.loss.size();
+  for (const double n : test.base.predictions) result.test_predictions += static_cast<size_t>(n);
+  result.test_tokens = count_rows(splits.test);
+  result.test_sinks = test_sinks.count;
+
+  std::vector<double> prices;
+  for (const double multiple : options.multiples) prices.push_back(price * multiple);
+  prices.push_back(price);
+  std::sort(prices.begin(), prices.end());
+  prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
+  const FittedLayers& layers = result.fitted;
+  for (const double p : prices) {
+    const std::vector<MlpPath> paths = priced_paths(layers, p, options.whole_layers);
+    const Evaluation::Run run = test.run(paths, fmt::format("test, price {:.3g}", p));
+    AllocationPoint point{
+        p, interval(run), run.saving, count_sinks_routed(run.routed, test_sinks), {}};
+    if (p == price) result.own = result.points.size();
+    if (options.controls) {
+      const double flops = run.saving.flops_pct;
+      std::vector<Control> controls;
+      if (!options.whole_layers) {
+        controls.push_back(random_control(paths, run.saving.rates, test_sinks, options.seed));
+      }
+      controls.push_back(paper_control(model, layers, paper, flops, options.window, test_sinks));
+      controls.push_back(
+          whole_linear_control(model, layers, flops, options.window, test_sinks, options.seed));
+      controls.push_back(pruned_control(model, layers, flops, options.window, test_sinks));
+      for (const Control& control : controls) {
+        const Evaluation::Run other = test.run(control.paths, control.name, control.router);
+        point.controls.push_back({control.name, interval(other), other.saving.flops_pct});
+      }
+    }
+    result.points.push_back(std::move(point));
+  }
+
+  const std::vector<MlpPath> own = priced_paths(layers, price, options.whole_layers);
+  for (size_t l = 0; l < own.size(); ++l) {
+    result.layers.emplace_back();
+    for (const PathOption& chosen : own[l].options) {
+      for (FittedOption& option : result.fitted[l].options) {
+        if (option.packed == chosen.path) {
+          result.layers.back().push_back({std::move(option.path), chosen.gate});
+        }
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace halflin

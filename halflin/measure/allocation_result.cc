@@ -1,0 +1,95 @@
+// An allocation's result as JSON.
+#include "halflin/measure/allocate.h"
+
+namespace halflin {
+
+using nlohmann::json;
+
+namespace {
+
+json interval_json(const Interval& interval) {
+  return {{"delta_ppl_pct", interval.estimate},
+          {"ci_lo", interval.lo},
+          {"ci_hi", interval.hi},
+          {"p", interval.p}};
+}
+
+double sum(const std::vector<double>& values) {
+  double total = 0;
+  for (const double v : values) total += v;
+  return total;
+}
+
+json point_json(const AllocationPoint& point) {
+  json out = interval_json(point.delta_ppl);
+  out["price"] = point.price;
+  out["flops_saved_pct"] = point.saving.flops_pct;
+  out["bytes_saved_pct"] = point.saving.bytes_pct;
+  out["sinks_routed"] = point.sinks_routed;
+  double routed = 0;
+  for (const auto& layer : point.saving.rates) routed += sum(layer);
+  out["pct_routed"] = 100 * routed / static_cast<double>(point.saving.rates.size());
+  for (const ComparedWith& control : point.controls) {
+    json other = interval_json(control.delta_ppl);
+    other["name"] = control.name;
+    other["flops_saved_pct"] = control.flops_pct;
+    out["controls"].push_back(std::move(other));
+  }
+  return out;
+}
+
+json search_json(const PriceSearch& search) {
+  json tried = json::array();
+  for (const PricePoint& point : search.tried) {
+    tried.push_back({{"price", point.price},
+                     {"delta_ppl_pct", point.delta_ppl_pct},
+                     {"flops_saved_pct", point.saving.flops_pct}});
+  }
+  return {{"price", search.best.price},
+          {"delta_ppl_pct", search.best.delta_ppl_pct},
+          {"flops_saved_pct", search.best.saving.flops_pct},
+          {"tried", std::move(tried)}};
+}
+
+json option_json(const PlainPath& path, double rate) {
+  json out = {{"kind", path.kind}, {"rate", rate}};
+  if (!path.neurons.kept.empty()) out["kept"] = path.neurons.kept.size();
+  if (!path.low_rank_in.empty()) out["rank"] = path.low_rank_in.weight.rows();
+  return out;
+}
+
+}  // namespace
+
+json allocation_json(const json& header, const AllocateResult& result,
+                     const AllocateOptions& options) {
+  json out = header;
+  const AllocationPoint& own = result.points[result.own];
+  out["budget_pct"] = options.budget_pct;
+  out["price"] = own.price;
+  out["fit"] = fit_name(result.tried[result.chosen].fit);
+  for (const TriedFit& fit : result.tried) {
+    out["calibration"]["fits"][fit_name(fit.fit)] = search_json(fit.search);
+  }
+  out["calibration"]["delta_ppl_pct"] = result.calibrated.delta_ppl_pct;
+  out["calibration"]["flops_saved_pct"] = result.calibrated.saving.flops_pct;
+  out["baseline_ppl"] = {{"estimate", result.baseline_ppl.estimate},
+                         {"ci_lo", result.baseline_ppl.lo},
+                         {"ci_hi", result.baseline_ppl.hi}};
+  out["test"] = point_json(own);
+  out["test"]["predictions"] = result.test_predictions;
+  out["test"]["windows"] = result.test_windows;
+  out["test"]["too_few_windows"] = own.delta_ppl.too_few;
+  out["test"]["sinks"] = result.test_sinks;
+  for (const AllocationPoint& point : result.points) out["pareto"].push_back(point_json(point));
+  for (size_t l = 0; l < result.layers.size(); ++l) {
+    json layer = {{"layer", l}, {"rate", sum(own.saving.rates[l])}, {"options", json::array()}};
+    for (size_t i = 0; i < result.layers[l].size(); ++i) {
+      layer["options"].push_back(option_json(result.layers[l][i].path, own.saving.rates[l][i]));
+    }
+    layer["nats_per_energy"] = result.fitted[l].scale;
+    out["layers"].push_back(std::move(layer));
+  }
+  return out;
+}
+
+}  // namespace halflin

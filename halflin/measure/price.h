@@ -1,0 +1,30 @@
+// One price for the whole model: how much predicted harm a token may do for what it saves.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "halflin/measure/routing.h"
+
+namespace halflin {
+
+// A routed model against the unchanged one, on the same text.
+struct PricePoint {
+  double price = 0;  // nats for all FLOPs of a forward pass
+  double delta_ppl_pct = 0;
+  Saving saving;
+};
+
+struct PriceSearch {
+  PricePoint best;                // the highest price found whose point keeps the budget
+  std::vector<PricePoint> tried;  // in rising order of price
+};
+
+// Saving rises with the price, and so, but for noise, does the change of perplexity: the search
+// brackets the budget from `first_price` on and interpolates on logarithmic scales. `evaluate` runs
+// calibration text. Throws Error where nothing can be saved within the budget, naming the smallest
+// change of perplexity at which something is.
+PriceSearch search_price(const std::function<PricePoint(double price)>& evaluate, double budget_pct,
+                         double first_price = 0.1);
+
+}  // namespace halflin

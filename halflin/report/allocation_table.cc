@@ -1,0 +1,74 @@
+#include "halflin/report/allocation_table.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace halflin {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int kBarWidth = 20;
+
+std::string percent(double value) {
+  return std::abs(value) >= 1000 ? fmt::format("{:+.0f} %", value)
+                                 : fmt::format("{:+.2f} %", value);
+}
+
+std::string with_interval(const json& figure) {
+  return fmt::format("{} [{}, {}]", percent(figure.at("delta_ppl_pct")),
+                     percent(figure.at("ci_lo")), percent(figure.at("ci_hi")));
+}
+
+std::string bar(double share) {
+  const int filled = static_cast<int>(std::lround(share * kBarWidth));
+  std::string text;
+  for (int i = 0; i < kBarWidth; ++i) text += i < filled ? "█" : "·";
+  return text;
+}
+
+std::string layer_line(const json& layer) {
+  const double rate = layer.at("rate");
+  std::string line =
+      fmt::format("{:>5}  {:>5.1f} %  {}", layer.at("layer").get<size_t>(), 100 * rate, bar(rate));
+  for (const json& option : layer.at("options")) {
+    line += fmt::format("  {}", option.at("kind").get<std::string>());
+    if (option.contains("kept")) line += fmt::format(" {}", option.at("kept").get<size_t>());
+    if (option.contains("rank")) line += fmt::format(" {}", option.at("rank").get<size_t>());
+    line += fmt::format(" {:.1f} %", 100 * option.at("rate").get<double>());
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+std::string allocation_table(const json& result) {
+  std::string out = fmt::format("{:>5}  {:>7}  {}\n", "layer", "routed",
+                                "tokens that take a cheap path, and which");
+  for (const json& layer : result.at("layers")) out += layer_line(layer);
+  out += fmt::format("\n{:>9}  {:>7}  {:>7}  {:<32}  {}\n", "price", "FLOPs", "bytes",
+                     "ΔPPL, 95 % interval", "");
+  for (const json& point : result.at("pareto")) {
+    const bool own = point.at("price") == result.at("price");
+    out += fmt::format("{:>9.4g}  {:>5.2f} %  {:>5.2f} %  {:<31}  {}\n",
+                       point.at("price").get<double>(), -point.at("flops_saved_pct").get<double>(),
+                       -point.at("bytes_saved_pct").get<double>(), with_interval(point),
+                       own ? "<- the budget's" : "");
+    for (const json& control : point.value("controls", json::array())) {
+      out += fmt::format("{:>9}  {:>5.2f} %  {:>7}  {:<31}  {}\n", "",
+                         -control.at("flops_saved_pct").get<double>(), "", with_interval(control),
+                         control.at("name").get<std::string>());
+    }
+  }
+  const json& test = result.at("test");
+  out += fmt::format(
+      "\nbudget {:+g} %: calibrated {}, test {} over {} predictions; saves {:.2f} % of all FLOPs\n",
+      result.at("budget_pct").get<double>(), percent(result.at("calibration").at("delta_ppl_pct")),
+      with_interval(test), test.at("predictions").get<size_t>(),
+      test.at("flops_saved_pct").get<double>());
+  return out;
+}
+
+}  // namespace halflin

@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# halflin allocate as a user meets it: a file that the other commands take, and how it refuses.
+#   allocate_test.sh HALFLIN FIXTURES
+set -euo pipefail
+halflin=$1
+fixtures=$2
+model=$fixtures/models/llama_gguf/model.gguf
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+wrong() {
+  echo "wrong: $*" >&2
+  failures=$((failures + 1))
+}
+
+for i in $(seq 1500); do
+  echo "the ants $((i * 7919 % 997)) saw $((i * 31 % 89)) of them in the $((i * i % 613)) hills"
+done >"$work/text"
+small=(--text "$work/text" --window 24 --fit-tokens 2000 --train-tokens 2000
+  --calibration-tokens 1000 --eval-tokens 1000 --harm-tokens 500 --bootstrap 200)
+
+# check STATUS PATTERN ARGUMENT...: exit status, and a pattern in the one line on stderr.
+check() {
+  local status=$1 pattern=$2 got=0
+  shift 2
+  "$halflin" allocate "$model" "$@" --quiet >"$work/out" 2>"$work/err" </dev/null || got=$?
+  [[ $got == "$status" ]] || wrong "status $got, not $status: $* ($(cat "$work/err"))"
+  grep -qE -- "$pattern" "$work/err" || wrong "no '$pattern' for: $* ($(cat "$work/err"))"
+  [[ $(wc -l <"$work/err") == 1 ]] || wrong "more than one line for: $*"
+}
+
+# --- refusals ---
+check 2 'expected a percentage' "${small[@]}" --budget much
+check 2 'expected a percentage' "${small[@]}" --budget -1%
+check 2 'expected a percentage' "${small[@]}" --budget nan%
+check 2 'is no path' "${small[@]}" --budget 1% --paths linear,curved
+check 2 'above 0 and below 1' "${small[@]}" --budget 1% --kept 1.5
+check 1 'needs? [0-9]+ tokens|[0-9]+ tokens' --text "$work/text" --budget 1% --fit-tokens 1000000 --window 24
+check 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
+[[ ! -e $work/a ]] || wrong 'a refused command left a file'
+
+# --- an allocation that the others take ---
+"$halflin" allocate "$model" "${small[@]}" --budget 1% --controls --out "$work/a" --json --quiet \
+  >"$work/json" 2>"$work/err"
+[[ ! -s $work/err ]] || wrong "--quiet said: $(cat "$work/err")"
+for key in price ci_lo ci_hi flops_saved_pct delta_ppl_pct rate pareto 'random routing'; do
+  grep -q "\"$key\"" "$work/json" || grep -q "$key" "$work/json" || wrong "no $key in JSON"
+done
+leftover=$(find "$work" -name '*gradients*')
+[[ -z $leftover ]] || wrong "left behind: $leftover"
+"$halflin" ppl "$model" --text "$work/text" --window 24 --windows 0:40 --allocation "$work/a" \
+  --json >"$work/ppl"
+"$halflin" ppl "$model" --text "$work/text" --window 24 --windows 0:40 --json >"$work/dense"
+cmp -s <(grep '"ppl"' "$work/ppl") <(grep '"ppl"' "$work/dense") && wrong 'ppl took no notice'
+"$halflin" run "$model" --allocation "$work/a" --show-route --prompt 'the ants saw' \
+  --max-tokens 4 >"$work/out" 2>"$work/err" || wrong "run: $(cat "$work/err")"
+"$halflin" bench "$model" --allocation "$work/a" --prompt-tokens 8 --generate 4 --repetitions 1 \
+  --json --quiet >"$work/bench" 2>"$work/err" || wrong "bench: $(cat "$work/err")"
+
+# --- the same bytes again, for any number of threads ---
+"$halflin" allocate "$model" "${small[@]}" --budget 1% --controls --out "$work/b" --json --quiet \
+  --threads 1 >"$work/json2"
+cmp -s <(grep -v '"command"\|"threads"' "$work/json") \
+  <(grep -v '"command"\|"threads"' "$work/json2") || wrong 'threads change the result'
+
+# --- a full disk leaves nothing ---
+(
+  ulimit -f 4
+  "$halflin" allocate "$model" "${small[@]}" --budget 1% --fit dense --out "$work/c" --quiet \
+    >"$work/out" 2>"$work/err" && wrong 'a full disk was not noticed'
+  [[ $(wc -l <"$work/err") == 1 ]] || wrong "full disk: $(cat "$work/err")"
+  exit "$failures"
+) || failures=$((failures + $?))
+[[ ! -e $work/c ]] || wrong 'a full disk left an allocation'
+
+# --- whole layers ---
+"$halflin" allocate "$model" "${small[@]}" --budget 5% --static --out "$work/s" >"$work/out" 2>/dev/null
+grep -q 'allocation:' "$work/out" || wrong "--static: $(cat "$work/out")"
+
+exit $((failures > 0))
