@@ -139,6 +139,9 @@ json hf_config(const TrainModel& model) {
                                            : llama(config);
   out["vocab_size"] = config.vocab;
   out["tie_word_embeddings"] = config.tied_head;
+  // Hugging Face's defaults are ids of other tokenizers; tokenizer_config.json names the tokens.
+  out["bos_token_id"] = nullptr;
+  out["eos_token_id"] = nullptr;
   const bool attention_bias = uniform(
       model, "attention", [](const TrainLayer&) { return true; },
       [](const TrainLayer& layer) {
