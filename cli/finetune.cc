@@ -51,7 +51,7 @@ nlohmann::json loss_before(ThreadPool& pool, TrainModel& model, const TrainingWi
                            const TrainingOptions& training, const std::atomic<bool>& stop) {
   const fs::path path = fs::path(training.out) / "before.json";
   if (fs::exists(path)) return parse_json(read_file(path), path.string());
-  const nlohmann::json before = evaluate_held_out(pool, model, windows, training, "", stop);
+  nlohmann::json before = evaluate_held_out(pool, model, windows, training, "", stop);
   write_file_atomically(path, before.dump(2) + "\n");
   return before;
 }
