@@ -193,6 +193,7 @@ std::vector<LinearizeStage> make_stages(const Options& options, const LinearizeR
                            [](const nlohmann::json& o) { return o.at("layer").get<size_t>(); });
   }
   std::vector<LinearizeStage> stages;
+  stages.reserve(layers.size() + 1);
   for (const size_t layer : layers) stages.push_back({{layer}, options.steps_per_layer});
   if (options.final_steps != 0) stages.push_back({{}, options.final_steps});
   return stages;

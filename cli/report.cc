@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "halflin/base/error.h"
 #include "halflin/io/file.h"
+#include "halflin/report/allocation_tables.h"
 #include "halflin/report/analysis_tables.h"
 #include "halflin/report/page.h"
 #include "halflin/report/run.h"
@@ -21,6 +22,8 @@ namespace fs = std::filesystem;
 
 struct Options {
   std::vector<std::string> directories;
+  std::vector<std::string> allocations;
+  std::vector<std::string> timings;
   std::string html;
   std::string markdown;
   std::string csv;
@@ -80,7 +83,11 @@ std::vector<TokenBytes> tokenizers(std::span<const ReportRun> runs, const Option
 void write_report(const Options& options) {
   const std::vector<fs::path> directories(options.directories.begin(), options.directories.end());
   const std::vector<ReportRun> runs = read_runs(directories);
+  const std::vector<fs::path> allocations(options.allocations.begin(), options.allocations.end());
+  const std::vector<fs::path> timings(options.timings.begin(), options.timings.end());
+  const Budgets budgets = read_budgets(allocations, timings, runs);
   std::vector<Table> tables = sweep_tables(runs);
+  for (Table& table : allocation_tables(budgets)) tables.push_back(std::move(table));
   for (Table& table : analysis_tables(runs)) tables.push_back(std::move(table));
   if (!options.quiet) {
     for (const std::string& caution : cautions(runs)) {
@@ -137,6 +144,12 @@ void add_report(CLI::App& app) {
       ->add_option("DIR", options->directories,
                    "directories of sweeps or analyses; several are compared")
       ->required();
+  command->add_option(
+      "--allocation", options->allocations,
+      "also the Pareto table of this file that halflin allocate made (more than one may be given)");
+  command->add_option("--bench", options->timings,
+                      "also the speed-up in this file of what halflin bench --allocation --json "
+                      "printed (more than one may be given)");
   command->add_option("--html", options->html, "write a self-contained page to this file");
   command->add_option("--markdown", options->markdown,
                       "write the tables as Markdown to this file (without any output option: to "

@@ -78,6 +78,7 @@ std::string report_page(std::span<const ReportRun> runs, std::span<const Table> 
                                     {"charts_js", assets::charts_js()},
                                     {"tokens_js", assets::tokens_js()},
                                     {"analysis_js", assets::analysis_js()},
+                                    {"allocation_js", assets::allocation_js()},
                                     {"report_js", assets::report_js()}});
 }
 

@@ -57,6 +57,23 @@ cmp -s <(grep '"ppl"' "$work/ppl") <(grep '"ppl"' "$work/dense") && wrong 'ppl t
 "$halflin" bench "$model" --allocation "$work/a" --prompt-tokens 8 --generate 4 --repetitions 1 \
   --json --quiet >"$work/bench" 2>"$work/err" || wrong "bench: $(cat "$work/err")"
 
+# --- and the report ---
+"$halflin" sweep "$model" --text "$work/text" --window 24 --fit-tokens 500 --eval-tokens 500 --harm-tokens 0 \
+  --gates none --bootstrap 200 --quiet --out "$work/sweep" >/dev/null
+"$halflin" report "$work/sweep" --allocation "$work/a" --bench "$work/bench" >"$work/out" 2>"$work/err" \
+  || wrong "report: $(cat "$work/err")"
+grep -q 'gates and price' "$work/out" && grep -q 'one by one' "$work/out" || wrong 'no Pareto or timing table'
+refused() {
+  "$halflin" report "$work/sweep" "${@:2}" >/dev/null 2>"$work/err" && wrong "accepted: $*"
+  grep -q -- "$1" "$work/err" && [[ $(wc -l <"$work/err") == 1 ]] || wrong "no '$1': $(cat "$work/err")"
+}
+refused 'found no "speedup"' --bench "$work/json"
+refused 'truncated\|expected' --allocation "$work/text"
+"$halflin" sweep "$fixtures/models/gpt2_gguf/model.gguf" --text "$work/text" --window 24 --fit-tokens 500 --eval-tokens 500 \
+  --harm-tokens 0 --gates none --bootstrap 200 --quiet --out "$work/other" >/dev/null
+"$halflin" report "$work/other" --allocation "$work/a" >/dev/null 2>"$work/err" && wrong 'accepted another model'
+grep -q 'made for the model' "$work/err" || wrong "another model: $(cat "$work/err")"
+
 # --- the same bytes again, for any number of threads ---
 "$halflin" allocate "$model" "${small[@]}" --budget 1% --controls --out "$work/b" --json --quiet \
   --threads 1 >"$work/json2"

@@ -46,6 +46,14 @@ def sweep(folder):
     check(halflin("analyze", folder / "model", "--text", folder / "text.txt", "--second-text",
                   folder / "second.txt", "--window", 64, "--tokens", 2560, "--fit-tokens", 1280,
                   "--bootstrap", 200, "--quiet", "--out", folder / "analysis"))
+    check(halflin("allocate", folder / "model", "--text", folder / "text.txt", "--budget", "1%", "--fit", "dense",
+                  "--window", 64, "--fit-tokens", 1280, "--train-tokens", 1280,
+                  "--calibration-tokens", 640, "--eval-tokens", 1280, "--harm-tokens", 512,
+                  "--controls", "--bootstrap", 200, "--quiet", "--out", folder / "budget"))
+    done = halflin("bench", folder / "model", "--allocation", folder / "budget", "--prompt-tokens",
+                   16, "--generate", 4, "--repetitions", 5, "--json", "--quiet")
+    check(done)
+    (folder / "clock.json").write_text(done.stdout)
 
 
 def enlarge(source, target):
@@ -90,9 +98,9 @@ class PageTest(unittest.TestCase):
         cls.browser.close()
         cls.folder.cleanup()
 
-    def open(self, *directories):
+    def open(self, *arguments):
         page = self.path / "page.html"
-        check(halflin("report", *directories, "--html", page))
+        check(halflin("report", *arguments, "--html", page))
         self.browser.size(1280, 1600)
         self.browser.log("performance")
         self.browser.open(page.as_uri())
@@ -192,6 +200,22 @@ class PageTest(unittest.TestCase):
         self.shot("phone")
         browser.run("document.getElementById('tokens').scrollIntoView({behavior: 'instant'})")
         self.shot("phone-tokens")
+
+    def test_allocation(self):
+        self.open(self.path / "sweep", "--allocation", self.path / "budget", "--bench",
+                  self.path / "clock.json")
+        sections = self.browser.run("return [...document.querySelectorAll('section')].map((s) => s.id)")
+        self.assertIn("pareto", sections)
+        self.assertIn("timing", sections)
+        drawn = self.browser.run(
+            "return [...document.querySelectorAll('#pareto canvas')].map((c) => Chart.getChart(c)"
+            ".data.datasets.map((d) => d.label))")
+        self.assertIn("gates and price", drawn[0])
+        self.assertTrue(any("random" in label for label in drawn[0]), drawn)
+        self.assertEqual(self.browser.run(
+            "return document.querySelectorAll('#timing tbody tr').length"), 2)
+        self.browser.run("document.getElementById('pareto').scrollIntoView({behavior: 'instant'})")
+        self.shot("pareto")
 
     def test_analysis(self):
         self.open(self.path / "analysis")

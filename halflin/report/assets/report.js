@@ -367,6 +367,8 @@ if (layerRows.length) {
   deltaSection();
   fitSection();
 }
+paretoSection();
+timingSection();
 analysisSections();
 state.on((key) => { if (key === 'layer') drawn.forEach((chart) => chart.mark()); });
 // For tests: when the page could be used, in milliseconds from the start of its navigation.
