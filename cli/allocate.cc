@@ -22,6 +22,8 @@ namespace {
 
 std::atomic<bool> interrupted{false};
 
+constexpr size_t kTimeRepetitions = 5;
+
 struct Options {
   Common common;
   TextOptions text;
@@ -38,6 +40,7 @@ struct Options {
   std::string fit = "try";
   size_t harm_tokens = 8192;
   std::string multiples = "0.25,0.5,1,2,4";
+  std::string save = "flops";
   std::string interval = "bca";
   std::string out;
   std::string command;
@@ -117,6 +120,7 @@ void complete(Options& options) {
   parse_paths(options);
   if (options.fit == "dense") allocate.fits = {Fit::kDense};
   if (options.fit == "routed") allocate.fits = {Fit::kDense, Fit::kRouted};
+  if (options.fit == "original") allocate.fits = {Fit::kDense, Fit::kRoutedOriginal};
   if (options.fit == "try") allocate.fits = {Fit::kDense, Fit::kRouted, Fit::kRoutedOriginal};
   if (allocate.whole_layers) allocate.fits = {Fit::kDense};
 }
@@ -128,6 +132,7 @@ nlohmann::json settings_json(const Options& options) {
           {"pruned_kept", allocate.menu.pruned},
           {"ranks", allocate.menu.ranks},
           {"static", allocate.whole_layers},
+          {"save", options.save},
           {"fit", options.fit},
           {"harm_tokens", options.harm_tokens},
           {"ridge", allocate.menu.ridge},
@@ -143,17 +148,31 @@ nlohmann::json settings_json(const Options& options) {
             {"unit", "window"}}}};
 }
 
-// Gradients lie in a folder until the command ends, however it does.
-struct TemporaryGradients {
-  SampledGradients files;
+// Where what was fitted and measured lies until the allocation is written: beside it, so that the
+// same command goes on after it was stopped; without one, in a folder that goes with the command.
+class WorkFolder {
+ public:
+  explicit WorkFolder(const std::string& out)
+      : temporary_(out.empty()),
+        path_(temporary_ ? std::filesystem::temp_directory_path() /
+                               fmt::format("halflin-allocate-{}", ::getpid())
+                         : std::filesystem::path(out + ".work")) {}
+  WorkFolder(const WorkFolder&) = delete;
+  WorkFolder& operator=(const WorkFolder&) = delete;
+  ~WorkFolder() {
+    if (temporary_) remove();
+  }
 
-  ~TemporaryGradients() { files.remove(); }
+  const std::filesystem::path& path() const { return path_; }
+  void remove() const {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+
+ private:
+  bool temporary_;
+  std::filesystem::path path_;
 };
-
-std::filesystem::path gradients_folder(const std::string& out) {
-  if (!out.empty()) return out + ".gradients";
-  return std::filesystem::temp_directory_path() / fmt::format("halflin-gradients-{}", ::getpid());
-}
 
 void run(Options& options) {
   complete(options);
@@ -184,21 +203,31 @@ void run(Options& options) {
   const Precision precision = parse_precision(options.text.dtype);
   std::signal(SIGINT, [](int) { interrupted = true; });
   std::signal(SIGTERM, [](int) { interrupted = true; });
-  const TemporaryGradients gradients{{gradients_folder(options.out),
-                                      first_tokens(splits.train, options.harm_tokens),
-                                      config.d_model}};
+  const WorkFolder work(options.out);
+  const FitStore store(work.path(), header);
+  const SampledGradients gradients(work.path() / "gradients",
+                                   first_tokens(splits.train, options.harm_tokens), config.d_model);
   std::vector<size_t> layers(config.layers);
   std::iota(layers.begin(), layers.end(), 0);
   prepare_gradients(pool, checkpoint, options.text.window, precision, layers, options.allocate.seed,
-                    gradients.files, interrupted, options.common.quiet);
+                    gradients, interrupted, options.common.quiet);
+  if (options.save == "time") {
+    const auto load = [&](size_t window) {
+      return load_model(pool, read_checkpoint(options.common.model), precision, window);
+    };
+    options.allocate.times = time_paths(pool, load, config.max_positions, options.allocate.menu,
+                                        kTimeRepetitions, options.common.quiet);
+    store.save_times(options.allocate.times);
+  }
   const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
-  AllocateResult result = allocate(pool, model, splits, gradients.files, options.allocate,
+  AllocateResult result = allocate(pool, model, splits, gradients, &store, options.allocate,
                                    interrupted, options.common.quiet);
   const nlohmann::json json = allocation_json(header, result, options.allocate);
   if (!out.empty()) {
     allocation.layers = std::move(result.layers);
     allocation.metadata = json;
     save_allocation(out, allocation, precision == Precision::kBF16);
+    work.remove();
   }
   if (options.common.json) {
     fmt::print("{}\n", json.dump(2));
@@ -237,15 +266,21 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->capture_default_str();
   command->add_option("--rank", options->ranks,
                       "ranks of low-rank paths (default: a quarter of the width)");
+  command
+      ->add_option("--save", options->save,
+                   "what a path saves: flops, or time, measured here, of a prompt and one by one")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"flops", "time"}));
   command->add_flag("--static", allocate.whole_layers,
                     "one path for all tokens of a layer, no gates");
   command
-      ->add_option("--fit", options->fit,
-                   "activations to fit on: dense (the unchanged model's), routed (those of the "
-                   "layers below as routed), or try (both, and the unchanged model's outputs as "
-                   "targets; the best is kept)")
+      ->add_option(
+          "--fit", options->fit,
+          "dense: on the unchanged model's activations; routed: also bottom to top on those "
+          "of the layers below as routed; original: the same to the unchanged model's "
+          "outputs; try: all three. The best on calibration text is kept")
       ->capture_default_str()
-      ->check(CLI::IsMember({"dense", "routed", "try"}));
+      ->check(CLI::IsMember({"dense", "routed", "original", "try"}));
   command->add_flag("--controls", allocate.controls,
                     "also random routing, the paper's gates, whole layers linear and pruning, each "
                     "at the same FLOPs");

@@ -84,15 +84,44 @@ struct Evaluation {
   }
 };
 
+LayerStore layers_in(const FitStore* store, const Model& model, const std::string& fit) {
+  if (store == nullptr) return {};
+  return {[=, &model](size_t l) { return store->layer(model, fit, l); },
+          [=, &model](size_t l, const FittedLayer& fitted) {
+            store->save_layer(model, fit, l, fitted);
+          }};
+}
+
 PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
-                      const AllocateOptions& options, double first_price) {
+                      const AllocateOptions& options, double first_price, const FitStore* store,
+                      const std::string& fit) {
   return search_price(
       [&](double price) {
+        if (store != nullptr) {
+          if (auto point = store->point(fit, price)) return std::move(*point);
+        }
         const std::vector<MlpPath> paths = priced_paths(layers, price, options.whole_layers);
         const Evaluation::Run run = calibration.run(paths, fmt::format("price {:.3g}", price));
-        return PricePoint{price, calibration.delta_ppl_pct(run), run.saving};
+        const PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
+        if (store != nullptr) store->save_point(fit, point);
+        return point;
       },
       options.budget_pct, first_price);
+}
+
+PathTime time_saved(const FittedLayers& layers, std::span<const MlpPath> paths,
+                    const Saving& saving) {
+  PathTime time;
+  for (size_t l = 0; l < layers.size(); ++l) {
+    for (size_t i = 0; i < paths[l].options.size(); ++i) {
+      for (const FittedOption& option : layers[l].options) {
+        if (option.packed != paths[l].options[i].path) continue;
+        time.prefill += 100 * saving.rates[l][i] * option.time.prefill;
+        time.decode += 100 * saving.rates[l][i] * option.time.decode;
+      }
+    }
+  }
+  return time;
 }
 
 size_t count_sinks_routed(std::span<const RoutedBatch> routed, const Sinks& sinks) {
@@ -122,8 +151,8 @@ std::string fit_name(Fit fit) {
 }
 
 AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& splits,
-                        const SampledGradients& gradients, const AllocateOptions& options,
-                        const std::atomic<bool>& stop, bool quiet) {
+                        const SampledGradients& gradients, const FitStore* store,
+                        const AllocateOptions& options, const std::atomic<bool>& stop, bool quiet) {
   AllocateResult result;
   const std::span<const Sample> fit_splits[] = {splits.fit, splits.train, splits.calibration};
   const std::vector<Sinks> sinks = find_sinks(pool, model, fit_splits, stop, quiet);
@@ -131,16 +160,22 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
 
   // The fits, each with its own price; what saves most within the budget is kept.
   for (const Fit fit : options.fits) {
-    const double first_price = result.tried.empty() ? 0.1 : result.calibrated.price;
+    // A nat for all FLOPs where a percent is allowed: what was seen to be near.
+    const double first_price = result.tried.empty() ? options.budget_pct : result.calibrated.price;
     const JointFitOptions joint{
         .menu = options.menu,
         .whole_layers = options.whole_layers,
         .trim = options.trim,
         .price = fit == Fit::kDense || result.tried.empty() ? 0 : result.calibrated.price,
+        .times = options.times,
         .target = fit == Fit::kRoutedOriginal ? FitTarget::kOriginal : FitTarget::kOwn};
-    FittedLayers fitted = joint_fit(pool, model, splits.fit, splits.train, sinks[0], sinks[1],
-                                    gradients, options.window, joint, stop, quiet);
-    result.tried.push_back({fit, calibrate(calibration, fitted, options, first_price)});
+    const std::string name =
+        joint.price > 0 ? fmt::format("{}-{}", fit_name(fit), joint.price) : fit_name(fit);
+    FittedLayers fitted =
+        joint_fit(pool, model, splits.fit, splits.train, sinks[0], sinks[1], gradients,
+                  options.window, joint, layers_in(store, model, name), stop, quiet);
+    result.tried.push_back(
+        {fit, calibrate(calibration, fitted, options, first_price, store, name)});
     const PricePoint& best = result.tried.back().search.best;
     if (result.fitted.empty() || best.saving.flops_pct > result.calibrated.saving.flops_pct) {
       result.chosen = result.tried.size() - 1;
@@ -180,8 +215,12 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   for (const double p : prices) {
     const std::vector<MlpPath> paths = priced_paths(layers, p, options.whole_layers);
     const Evaluation::Run run = test.run(paths, fmt::format("test, price {:.3g}", p));
-    AllocationPoint point{
-        p, interval(run), run.saving, count_sinks_routed(run.routed, test_sinks), {}};
+    AllocationPoint point{p,
+                          interval(run),
+                          run.saving,
+                          time_saved(layers, paths, run.saving),
+                          count_sinks_routed(run.routed, test_sinks),
+                          {}};
     if (p == price) result.own = result.points.size();
     if (options.controls) {
       const double flops = run.saving.flops_pct;

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "halflin/measure/fit_store.h"
 #include "halflin/measure/joint_fit.h"
 #include "halflin/measure/price.h"
 #include "halflin/measure/splits.h"
@@ -34,7 +35,8 @@ struct AllocateOptions {
   double trim = 0.03;
   bool whole_layers = false;  // no gates: a path serves all tokens of its layer
   bool controls = false;
-  size_t control_tokens = 10000;                      // of the train split, for the paper's gates
+  std::vector<PathTime> times;    // of the menu (path_time.h), to save time instead of FLOPs
+  size_t control_tokens = 10000;  // of the train split, for the paper's gates
   std::vector<double> multiples{0.25, 0.5, 1, 2, 4};  // of the price, for the Pareto table
   size_t window = 512;
   uint64_t seed = 0;
@@ -56,6 +58,7 @@ struct AllocationPoint {
   double price = 0;
   Interval delta_ppl;  // percent
   Saving saving;
+  PathTime time;            // percent saved, from the times of single paths; 0 without these
   size_t sinks_routed = 0;  // token x layer: sinks that took a cheap path
   std::vector<ComparedWith> controls;
 };
@@ -79,10 +82,11 @@ struct AllocateResult {
 };
 
 // Throws Error where the budget cannot be kept (price.h), Interrupted when `stop` was set.
-// `gradients` are of first samples of the train split (joint_fit.h).
+// `gradients` are of first samples of the train split (joint_fit.h). What `store`, if not null, has
+// is not done again.
 AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& splits,
-                        const SampledGradients& gradients, const AllocateOptions& options,
-                        const std::atomic<bool>& stop, bool quiet);
+                        const SampledGradients& gradients, const FitStore* store,
+                        const AllocateOptions& options, const std::atomic<bool>& stop, bool quiet);
 
 // The result for people and programs: `header` (run.h) and what was found. docs/formats.md.
 nlohmann::json allocation_json(const nlohmann::json& header, const AllocateResult& result,

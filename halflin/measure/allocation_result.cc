@@ -20,11 +20,15 @@ double sum(const std::vector<double>& values) {
   return total;
 }
 
-json point_json(const AllocationPoint& point) {
+json point_json(const AllocationPoint& point, bool by_clock) {
   json out = interval_json(point.delta_ppl);
   out["price"] = point.price;
   out["flops_saved_pct"] = point.saving.flops_pct;
   out["bytes_saved_pct"] = point.saving.bytes_pct;
+  if (by_clock) {
+    out["prefill_time_saved_pct"] = point.time.prefill;
+    out["decode_time_saved_pct"] = point.time.decode;
+  }
   out["sinks_routed"] = point.sinks_routed;
   double routed = 0;
   for (const auto& layer : point.saving.rates) routed += sum(layer);
@@ -58,6 +62,14 @@ json option_json(const PlainPath& path, double rate) {
   return out;
 }
 
+json menu_json(const FittedOption& option) {
+  return {{"kind", option.kind},
+          {"kept", option.kept},
+          {"saves_pct", 100 * option.saved},
+          {"harm_nats", option.scale * option.energy},
+          {"gate_r2", option.r2}};
+}
+
 }  // namespace
 
 json allocation_json(const json& header, const AllocateResult& result,
@@ -75,18 +87,23 @@ json allocation_json(const json& header, const AllocateResult& result,
   out["baseline_ppl"] = {{"estimate", result.baseline_ppl.estimate},
                          {"ci_lo", result.baseline_ppl.lo},
                          {"ci_hi", result.baseline_ppl.hi}};
-  out["test"] = point_json(own);
+  const bool by_clock = !options.times.empty();
+  out["test"] = point_json(own, by_clock);
   out["test"]["predictions"] = result.test_predictions;
   out["test"]["windows"] = result.test_windows;
   out["test"]["too_few_windows"] = own.delta_ppl.too_few;
   out["test"]["sinks"] = result.test_sinks;
-  for (const AllocationPoint& point : result.points) out["pareto"].push_back(point_json(point));
+  for (const AllocationPoint& point : result.points)
+    out["pareto"].push_back(point_json(point, by_clock));
   for (size_t l = 0; l < result.layers.size(); ++l) {
     json layer = {{"layer", l}, {"rate", sum(own.saving.rates[l])}, {"options", json::array()}};
     for (size_t i = 0; i < result.layers[l].size(); ++i) {
       layer["options"].push_back(option_json(result.layers[l][i].path, own.saving.rates[l][i]));
     }
     layer["nats_per_energy"] = result.fitted[l].scale;
+    for (const FittedOption& option : result.fitted[l].options) {
+      layer["menu"].push_back(menu_json(option));
+    }
     out["layers"].push_back(std::move(layer));
   }
   return out;

@@ -3,19 +3,23 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
-#include "halflin/measure/menu.h"
+#include "halflin/measure/path_time.h"
 #include "halflin/mlp/path.h"
 
 namespace halflin {
 
 struct FittedOption {
   PlainPath path;
+  std::string kind;  // the path's, with its neurons: for people
+  size_t kept = 0;
   std::shared_ptr<const CheapPath> packed;
   Gate gate;              // score: minus the log of the predicted harm in nats
   float sink_score = 0;   // the highest score of a sink: no threshold may lie below it
   double saved = 0;       // share of all that a token costs that the path saves
+  PathTime time;          // the same by the clock, where that was measured
   double gate_cost = 0;   // and that its gate costs
   double energy = 0;      // mean error energy on the train split, sinks left out
   double energy_all = 0;  // the same with the sinks
@@ -33,6 +37,7 @@ struct FittedLayer {
   // What controls are made of: the linear surrogate with its mean error energy on the train split,
   // and the neurons' means and share in the output's variance, on the fit split.
   std::shared_ptr<const CheapPath> linear;
+  std::shared_ptr<const PlainPath> plain_linear;  // where it is none of the options
   double linear_energy = 0;
   std::vector<double> neuron_mean;    // [h]
   std::vector<double> neuron_energy;  // [h] variance x |output weights|^2

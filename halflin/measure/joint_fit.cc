@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "halflin/base/error.h"
 #include "halflin/measure/paths.h"
@@ -58,6 +59,22 @@ double mean_of(std::span<const double> values) {
   return values.empty() ? 0 : sum / static_cast<double>(values.size());
 }
 
+// The gate's scores of all plain tokens, and their order.
+void set_scores(ThreadPool& pool, const Held& train, FittedOption& option) {
+  const std::vector<std::vector<uint8_t>> plain = train.plain();
+  option.score.clear();
+  for (size_t b = 0; b < plain.size(); ++b) {
+    const std::vector<float> scores = gate_scores(pool, option.gate, train.x[b].view());
+    for (size_t t = 0; t < scores.size(); ++t) {
+      if (plain[b][t] != 0) option.score.push_back(scores[t]);
+    }
+  }
+  option.order.resize(option.score.size());
+  std::iota(option.order.begin(), option.order.end(), 0u);
+  std::stable_sort(option.order.begin(), option.order.end(),
+                   [&](uint32_t a, uint32_t b) { return option.score[a] > option.score[b]; });
+}
+
 // One layer of the walk.
 class LayerFit {
  public:
@@ -77,12 +94,20 @@ class LayerFit {
     const Moments sums = moments(fit, use, /*neurons=*/true);
     FittedLayer layer;
     std::vector<FittedOption>& fitted = layer.options;
-    for (PlainPath& path : fit_menu(c_.pool, weights_, sums, options_.menu)) {
+    std::vector<PlainPath> menu = fit_menu(c_.pool, weights_, sums, options_.menu);
+    for (size_t i = 0; i < menu.size(); ++i) {
+      PlainPath& path = menu[i];
       const double flops = plain_flops(path, d_, c_.model.config.gated_mlp);
       FittedOption option;
       option.saved = (path_flops(mlp_) - flops) / total_flops_;
+      if (!options_.times.empty()) {
+        option.time = options_.times[i];
+        option.saved = option.time.mean();
+      }
       if (option.saved <= 0) continue;  // costs as much as the MLP itself
       option.packed = std::make_shared<CheapPath>(pack_path(c_.model, weights_, path));
+      option.kind = path.kind;
+      option.kept = path.neurons.kept.size();
       option.path = std::move(path);
       fitted.push_back(std::move(option));
     }
@@ -123,8 +148,9 @@ class LayerFit {
       return;
     }
     const MenuOptions linear{.linear = true, .ridge = options_.menu.ridge};
-    layer.linear = std::make_shared<CheapPath>(
-        pack_path(c_.model, weights_, fit_menu(c_.pool, weights_, sums, linear).front()));
+    layer.plain_linear =
+        std::make_shared<PlainPath>(std::move(fit_menu(c_.pool, weights_, sums, linear).front()));
+    layer.linear = std::make_shared<CheapPath>(pack_path(c_.model, weights_, *layer.plain_linear));
     const Errors missed = std::move(errors(train, {&layer.linear, 1}, &gradients_).front());
     layer.linear_energy = mean_of(chosen(missed.energy, train.plain()));
     layer.scale = scale_of(missed, train.plain());
@@ -309,16 +335,12 @@ class LayerFit {
         mean += target;
         squares += target * target;
         residual += missed * missed;
-        option.score.push_back(scores[t]);
         used.push_back(energy[b][t]);
       }
     }
     const auto n = static_cast<double>(used.size());
     option.r2 = 1 - residual / std::max(squares - mean * mean / n, 1e-300);
-    option.order.resize(used.size());
-    std::iota(option.order.begin(), option.order.end(), 0u);
-    std::stable_sort(option.order.begin(), option.order.end(),
-                     [&](uint32_t a, uint32_t b) { return option.score[a] > option.score[b]; });
+    set_scores(c_.pool, train, option);
     double sum = 0, expected = 0;
     for (size_t k = 0; 2 * k < option.order.size(); ++k) {
       const uint32_t t = option.order[k];
@@ -328,7 +350,7 @@ class LayerFit {
     const double factor = option.scale * (sum > 0 ? sum / expected : 1);
     const auto shift = static_cast<float>(std::log(std::max(factor, 1e-300)));
     option.gate.bias -= shift;
-    for (float& score : option.score) score -= shift;
+    set_scores(c_.pool, train, option);
   }
 
   WalkContext& c_;
@@ -369,7 +391,8 @@ void leave(WalkContext& c, Held& held, size_t layer, const MlpPath& path) {
 FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sample> fit,
                        std::span<const Sample> train, const Sinks& fit_sinks,
                        const Sinks& train_sinks, const SampledGradients& gradients, size_t window,
-                       const JointFitOptions& options, const std::atomic<bool>& stop, bool quiet) {
+                       const JointFitOptions& options, const LayerStore& store,
+                       const std::atomic<bool>& stop, bool quiet) {
   std::vector<WalkWorker> workers;
   for (int w = 0; w < pool.size(); ++w) {
     workers.emplace_back(model, std::max(most_rows(fit), most_rows(train)));
@@ -398,8 +421,14 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
       enter(context, original, l, &held[0].target);
       leave(context, original, l, {});
     }
-    LayerFit layer(context, options, l, total, gradients);
-    fitted.push_back(layer.run(held[0], held[1]));
+    std::optional<FittedLayer> kept = store.load ? store.load(l) : std::nullopt;
+    if (kept) {
+      for (FittedOption& option : kept->options) set_scores(pool, held[1], option);
+    } else {
+      kept = LayerFit(context, options, l, total, gradients).run(held[0], held[1]);
+      if (store.save) store.save(l, *kept);
+    }
+    fitted.push_back(std::move(*kept));
     const std::vector<FittedOption>& menu = fitted.back().options;
     const MlpPath path = options.whole_layers ? whole_layer_path(menu, options.price)
                                               : priced_path(menu, options.price);

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,8 +21,16 @@ struct JointFitOptions {
   bool whole_layers = false;  // no gates: paths serve all tokens, sinks too, and are fitted on them
   double trim = 0.03;         // share of tokens with the largest errors that fits leave out
   double price = 0;           // what the layers below are routed at while fitting; 0: not at all
+  // Of each path of the menu, where tokens are to save time instead of FLOPs; or none.
+  std::vector<PathTime> times{};
   FitTarget target = FitTarget::kOwn;  // what paths should give: f(x), or what the unchanged
                                        // model's MLP gives the same token
+};
+
+// Where fitted layers are kept, if anywhere: then a layer that is there is not fitted again.
+struct LayerStore {
+  std::function<std::optional<FittedLayer>(size_t layer)> load;
+  std::function<void(size_t layer, const FittedLayer& fitted)> save;
 };
 
 // `gradients` are of the first samples of the train split: what a unit of error energy costs in
@@ -28,6 +38,7 @@ struct JointFitOptions {
 FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sample> fit,
                        std::span<const Sample> train, const Sinks& fit_sinks,
                        const Sinks& train_sinks, const SampledGradients& gradients, size_t window,
-                       const JointFitOptions& options, const std::atomic<bool>& stop, bool quiet);
+                       const JointFitOptions& options, const LayerStore& store,
+                       const std::atomic<bool>& stop, bool quiet);
 
 }  // namespace halflin

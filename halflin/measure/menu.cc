@@ -1,8 +1,8 @@
 #include "halflin/measure/menu.h"
 
 #include <algorithm>
+#include <numeric>
 
-#include "halflin/mlp/folding.h"
 #include "halflin/mlp/pruning.h"
 #include "halflin/mlp/surrogate.h"
 #include "halflin/ops/products.h"
@@ -22,7 +22,6 @@ struct Fit {
   Matrix<double> products;     // [d + h, d] of (x | neurons) with the targets
   std::vector<double> target;  // [d] their mean
   Moments inputs;              // x and the targets
-  NeuronFit neurons;           // of the neurons on x
   SpdFactor factor;            // of x's products
 
   MatView<const double> xx() const { return moments.xx.view().row_range(0, d).col_range(0, d); }
@@ -52,7 +51,7 @@ Fit prepare(ThreadPool& pool, const MlpWeights& weights, const Moments& moments,
             const MenuOptions& options) {
   const size_t d = weights.down.rows();
   const size_t h = weights.down.cols();
-  Fit fit{pool, weights, moments, options.ridge, d, h, {}, {}, {}, {}, {}, {}};
+  Fit fit{pool, weights, moments, options.ridge, d, h, {}, {}, {}, {}, {}};
   fit.down = transposed(weights.down.view(), {}).weight;
   if (moments.mean_y.empty()) {
     // f = neurons down + bias: its products follow from the neurons'.
@@ -80,53 +79,80 @@ Fit prepare(ThreadPool& pool, const MlpWeights& weights, const Moments& moments,
   copy(fit.xx(), fit.inputs.xx);
   copy(fit.products.view().row_range(0, d), fit.inputs.xy);
   fit.factor = factor_spd(fit.inputs.xx.view(), options.ridge);
-  if (options.folded.empty()) return fit;
-
-  Moments on_x(d, h);
-  on_x.n = moments.n;
-  on_x.mean_x = fit.inputs.mean_x;
-  on_x.mean_y.assign(moments.mean_x.begin() + static_cast<ptrdiff_t>(d), moments.mean_x.end());
-  copy(fit.xx(), on_x.xx);
-  copy(fit.xa(), on_x.xy);
-  for (size_t j = 0; j < h; ++j) on_x.yy[j] = moments.xx(d + j, d + j);
-  fit.neurons = fit_neurons(pool, on_x, options.ridge, fit.down.view());
   return fit;
 }
 
-// The affine map of x that, beside the kept neurons with the model's own output weights, comes
-// closest to the targets. For the MLP's own outputs that is neuron folding (mlp/folding.h).
-PlainPath folded_path(Fit& fit, double share) {
+// The affine map of x that, beside `kept` neurons with output weights `outputs` [kept, d], comes
+// closest to the targets: what x has to give is the targets less what the neurons give.
+PlainPath affine_beside(Fit& fit, std::vector<int32_t> kept, MatView<const float> outputs) {
   const size_t d = fit.d;
-  const auto count = static_cast<size_t>(std::lround(share * static_cast<double>(fit.h)));
-  PlainPath path{.kind = count == 0 ? "linear" : "folded"};
-  std::vector<int32_t>& kept = path.neurons.kept;
-  if (count > 0) {
-    kept.assign(fit.neurons.ranking.begin(),
-                fit.neurons.ranking.begin() + static_cast<ptrdiff_t>(count));
-    std::sort(kept.begin(), kept.end());
-  }
-  // What x has to give: the targets less what the kept neurons give.
   Matrix<double> weight(d, d);
   copy(fit.inputs.xy.view(), weight);
   std::vector<double> bias = fit.target;
-  Matrix<double> x_products(count, d);
-  Matrix<double> outputs(count, d);
-  for (size_t i = 0; i < count; ++i) {
+  Matrix<double> x_products(kept.size(), d);
+  Matrix<double> given(kept.size(), d);
+  for (size_t i = 0; i < kept.size(); ++i) {
     const auto j = static_cast<size_t>(kept[i]);
     std::copy_n(fit.moments.xx.row(fit.d + j), d, x_products.row(i));
     for (size_t k = 0; k < d; ++k) {
-      outputs(i, k) = -static_cast<double>(fit.down(j, k));
-      bias[k] += fit.moments.mean_x[d + j] * outputs(i, k);
+      given(i, k) = -static_cast<double>(outputs(i, k));
+      bias[k] += fit.moments.mean_x[d + j] * given(i, k);
     }
   }
-  accumulate_products(fit.pool, x_products.view(), outputs.view(), weight.view());
+  accumulate_products(fit.pool, x_products.view(), given.view(), weight.view());
   solve_in_place(fit.pool, fit.factor, weight.view());
   for (size_t i = 0; i < d; ++i) {
     for (size_t k = 0; k < d; ++k) bias[k] -= fit.inputs.mean_x[i] * weight(i, k);
   }
   const Affine affine = make_affine(weight.view(), bias);
+  PlainPath path{.kind = kept.empty() ? "linear" : "folded"};
   path.affine = transposed(affine.weight.view(), affine.bias);
+  if (kept.empty()) return path;
+  path.neurons.kept = std::move(kept);
+  path.neurons.down = transposed(outputs, {});
   return path;
+}
+
+// Output weights of `kept` neurons for targets that are not the MLP's own outputs: least squares,
+// pulled to the weights they have. `products` are of all neurons [h, d] with the targets.
+Matrix<float> refit(Fit& fit, const Matrix<double>& gram, MatView<const double> products,
+                    std::span<const int32_t> kept) {
+  const size_t count = kept.size();
+  Matrix<double> own(count, count);
+  Matrix<double> weight(count, fit.d);
+  for (size_t r = 0; r < count; ++r) {
+    const auto i = static_cast<size_t>(kept[r]);
+    for (size_t c = 0; c < count; ++c) own(r, c) = gram(i, static_cast<size_t>(kept[c]));
+    for (size_t k = 0; k < fit.d; ++k) {
+      weight(r, k) = products(i, k) + fit.ridge * static_cast<double>(fit.down(i, k));
+    }
+  }
+  solve_in_place(fit.pool, factor_spd(own.view(), fit.ridge), weight.view());
+  return make_affine(weight.view(), std::vector<double>(fit.d)).weight;
+}
+
+// Neurons pruned from (x | neurons), where x always stays: what x explains of them is left out.
+std::vector<PlainPath> folded_paths(Fit& fit, std::span<const double> shares) {
+  Matrix<double> on_x(fit.d, fit.h);  // minus the neurons' regression on x
+  copy(fit.xa(), on_x);
+  solve_in_place(fit.pool, fit.factor, on_x.view());
+  for (double& v : on_x.span()) v = -v;
+  Moments rest(fit.h, 0);
+  rest.n = fit.moments.n;
+  copy(fit.aa(), rest.xx);
+  accumulate_products(fit.pool, fit.xa(), on_x.view(), rest.xx.view());
+  std::vector<PlainPath> paths;
+  const bool own = fit.moments.mean_y.empty();
+  Matrix<double> products(own ? 0 : fit.h, fit.d);
+  if (!own) {
+    copy(fit.products.view().row_range(fit.d, fit.h), products);
+    accumulate_products(fit.pool, on_x.view(), fit.inputs.xy.view(), products.view());
+  }
+  for (PrunedMlp& one : prune_neurons(fit.pool, rest, fit.ridge, fit.down.view(), {}, shares)) {
+    if (!own) one.down = refit(fit, rest.xx, products.view(), one.kept);
+    paths.push_back(affine_beside(fit, std::move(one.kept), one.down.view()));
+  }
+  return paths;
 }
 
 PlainPath low_rank_path(Fit& fit, size_t rank) {
@@ -148,28 +174,16 @@ std::vector<PlainPath> pruned_paths(Fit& fit, std::span<const double> shares) {
       prune_neurons(fit.pool, neurons, fit.ridge, fit.down.view(), fit.weights.down_bias, shares);
   std::vector<PlainPath> paths;
   for (PrunedMlp& one : pruned) {
-    if (!fit.moments.mean_y.empty()) {  // other targets: the same neurons, fitted to these
-      const size_t count = one.kept.size();
-      Matrix<double> gram(count, count);
-      Matrix<double> weight(count, d);
-      std::vector<double> bias = fit.target;
-      for (size_t r = 0; r < count; ++r) {
-        const auto i = static_cast<size_t>(one.kept[r]);
-        for (size_t c = 0; c < count; ++c) {
-          gram(r, c) = neurons.xx(i, static_cast<size_t>(one.kept[c]));
+    if (!fit.moments.mean_y.empty()) {
+      one.down = refit(fit, neurons.xx, fit.products.view().row_range(d, fit.h), one.kept);
+      for (size_t k = 0; k < d; ++k) {
+        double bias = fit.target[k];
+        for (size_t r = 0; r < one.kept.size(); ++r) {
+          bias -= neurons.mean_x[static_cast<size_t>(one.kept[r])] *
+                  static_cast<double>(one.down(r, k));
         }
-        for (size_t k = 0; k < d; ++k) {
-          weight(r, k) = fit.products(d + i, k) + fit.ridge * static_cast<double>(fit.down(i, k));
-        }
+        one.bias[k] = static_cast<float>(bias);
       }
-      solve_in_place(fit.pool, factor_spd(gram.view(), fit.ridge), weight.view());
-      for (size_t r = 0; r < count; ++r) {
-        const double mean = neurons.mean_x[static_cast<size_t>(one.kept[r])];
-        for (size_t k = 0; k < d; ++k) bias[k] -= mean * weight(r, k);
-      }
-      Affine refitted = make_affine(weight.view(), bias);
-      one.down = std::move(refitted.weight);
-      one.bias = std::move(refitted.bias);
     }
     PlainPath path{.kind = "pruned"};
     path.neurons.kept = std::move(one.kept);
@@ -178,6 +192,12 @@ std::vector<PlainPath> pruned_paths(Fit& fit, std::span<const double> shares) {
     paths.push_back(std::move(path));
   }
   return paths;
+}
+
+void sort_by_flops(std::vector<PlainPath>& paths, size_t d_model, bool gated_mlp) {
+  std::stable_sort(paths.begin(), paths.end(), [&](const PlainPath& a, const PlainPath& b) {
+    return plain_flops(a, d_model, gated_mlp) < plain_flops(b, d_model, gated_mlp);
+  });
 }
 
 }  // namespace
@@ -194,16 +214,41 @@ std::vector<PlainPath> fit_menu(ThreadPool& pool, const MlpWeights& weights, con
                                 const MenuOptions& options) {
   Fit fit = prepare(pool, weights, moments, options);
   std::vector<PlainPath> paths;
-  if (options.linear) paths.push_back(folded_path(fit, 0));
-  for (const double share : options.folded) paths.push_back(folded_path(fit, share));
+  if (options.linear) paths.push_back(affine_beside(fit, {}, fit.down.view().row_range(0, 0)));
+  if (!options.folded.empty()) {
+    for (PlainPath& path : folded_paths(fit, options.folded)) paths.push_back(std::move(path));
+  }
   for (const size_t rank : options.ranks) paths.push_back(low_rank_path(fit, rank));
   if (!options.pruned.empty()) {
     for (PlainPath& path : pruned_paths(fit, options.pruned)) paths.push_back(std::move(path));
   }
-  const bool gated = !weights.gate.empty();
-  std::stable_sort(paths.begin(), paths.end(), [&](const PlainPath& a, const PlainPath& b) {
-    return plain_flops(a, fit.d, gated) < plain_flops(b, fit.d, gated);
-  });
+  sort_by_flops(paths, fit.d, !weights.gate.empty());
+  return paths;
+}
+
+std::vector<PlainPath> menu_shapes(const MenuOptions& options, size_t d_model, size_t d_mlp,
+                                   bool gated_mlp) {
+  const auto zeros = [](size_t out, size_t in) { return PlainLinear{Matrix<float>(out, in), {}}; };
+  const auto neurons = [&](const char* kind, double share) {
+    PlainPath path{.kind = kind};
+    path.neurons.kept.resize(kept_count(share, d_mlp));
+    std::iota(path.neurons.kept.begin(), path.neurons.kept.end(), 0);
+    path.neurons.down = zeros(d_model, path.neurons.kept.size());
+    return path;
+  };
+  std::vector<PlainPath> paths;
+  if (options.linear) paths.push_back({.kind = "linear", .affine = zeros(d_model, d_model)});
+  for (const double share : options.folded) {
+    paths.push_back(neurons("folded", share));
+    paths.back().affine = zeros(d_model, d_model);
+  }
+  for (const size_t rank : options.ranks) {
+    paths.push_back({.kind = "low-rank",
+                     .low_rank_in = zeros(rank, d_model),
+                     .low_rank_out = zeros(d_model, rank)});
+  }
+  for (const double share : options.pruned) paths.push_back(neurons("pruned", share));
+  sort_by_flops(paths, d_model, gated_mlp);
   return paths;
 }
 

@@ -14,10 +14,12 @@ namespace halflin {
 
 struct MenuOptions {
   bool linear = true;
-  std::vector<double> folded{};  // shares of neurons kept beside a folded map (mlp/folding.h)
-  std::vector<double> pruned{};  // shares kept with refitted output weights (mlp/pruning.h)
-  std::vector<size_t> ranks{};   // of low-rank surrogates
-  double ridge = 0.01;           // penalty, on sums as they are
+  // Shares of neurons kept, chosen and their output weights refitted as in mlp/pruning.h: beside an
+  // affine map of x, which takes over the others, and alone.
+  std::vector<double> folded{};
+  std::vector<double> pruned{};
+  std::vector<size_t> ranks{};  // of low-rank surrogates
+  double ridge = 0.01;          // penalty, on sums as they are
 };
 
 // FLOPs of one token.
@@ -27,6 +29,10 @@ double plain_flops(const PlainPath& path, size_t d_model, bool gated_mlp);
 // that the paths should give as y, [d]; without targets they are the MLP's own outputs.
 std::vector<PlainPath> fit_menu(ThreadPool& pool, const MlpWeights& weights, const Moments& moments,
                                 const MenuOptions& options);
+
+// Paths of the same kinds and sizes, in the same order, all weights 0.
+std::vector<PlainPath> menu_shapes(const MenuOptions& options, size_t d_model, size_t d_mlp,
+                                   bool gated_mlp);
 
 // The control for pruning with refitted outputs: the `kept` neurons with the model's own output
 // weights, the others at their mean. `mean` is of the neurons, [h].

@@ -100,6 +100,10 @@ PrunedMlp pruned(const Remaining& left, const Moments& neurons, MatView<const fl
 
 }  // namespace
 
+size_t kept_count(double share, size_t h) {
+  return std::max<size_t>(static_cast<size_t>(std::lround(share * static_cast<double>(h))), 1);
+}
+
 std::vector<PrunedMlp> prune_neurons(ThreadPool& pool, const Moments& neurons, double lambda,
                                      MatView<const float> down, std::span<const float> output_bias,
                                      std::span<const double> shares) {
@@ -114,8 +118,7 @@ std::vector<PrunedMlp> prune_neurons(ThreadPool& pool, const Moments& neurons, d
     if (!(shares[i] > 0 && shares[i] <= 1)) {
       fail("pruning: expected a share of neurons in (0, 1], found {}", shares[i]);
     }
-    const double kept = shares[i] * static_cast<double>(h);
-    sizes.emplace_back(std::max<size_t>(static_cast<size_t>(std::lround(kept)), 1), i);
+    sizes.emplace_back(kept_count(shares[i], h), i);
   }
   std::sort(sizes.begin(), sizes.end(), std::greater<>());
 

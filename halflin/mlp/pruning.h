@@ -25,6 +25,9 @@ struct PrunedMlp {
   std::vector<float> bias;    // [d] the output bias and what the means make up for
 };
 
+// How many of h neurons a share keeps: at least one.
+size_t kept_count(double share, size_t h);
+
 // `neurons` are moments of the activations, as x, [h]; `down` is [h, d]; `output_bias` is [d], or
 // empty for none. One MLP for each of `shares` of neurons kept, in (0, 1], in their order. `lambda`
 // pulls the refitted weights to the old ones. Throws Error on shapes, NaN or Inf.

@@ -56,6 +56,11 @@ std::string allocation_table(const json& result) {
                        point.at("price").get<double>(), -point.at("flops_saved_pct").get<double>(),
                        -point.at("bytes_saved_pct").get<double>(), with_interval(point),
                        own ? "<- the budget's" : "");
+    if (point.contains("decode_time_saved_pct")) {
+      out += fmt::format("{:>9}  by the clock: {:.2f} % of a prompt's time, {:.2f} % one by one\n",
+                         "", point.at("prefill_time_saved_pct").get<double>(),
+                         point.at("decode_time_saved_pct").get<double>());
+    }
     for (const json& control : point.value("controls", json::array())) {
       out += fmt::format("{:>9}  {:>5.2f} %  {:>7}  {:<31}  {}\n", "",
                          -control.at("flops_saved_pct").get<double>(), "", with_interval(control),

@@ -46,7 +46,7 @@ check 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
 for key in price ci_lo ci_hi flops_saved_pct delta_ppl_pct rate pareto 'random routing'; do
   grep -q "\"$key\"" "$work/json" || grep -q "$key" "$work/json" || wrong "no $key in JSON"
 done
-leftover=$(find "$work" -name '*gradients*')
+leftover=$(find "$work" -name '*.work*')
 [[ -z $leftover ]] || wrong "left behind: $leftover"
 "$halflin" ppl "$model" --text "$work/text" --window 24 --windows 0:40 --allocation "$work/a" \
   --json >"$work/ppl"
@@ -89,6 +89,23 @@ cmp -s <(grep -v '"command"\|"threads"' "$work/json") \
   exit "$failures"
 ) || failures=$((failures + $?))
 [[ ! -e $work/c ]] || wrong 'a full disk left an allocation'
+
+# --- killed at any time, the same command ends with the same bytes ---
+mv "$work/a" "$work/whole"
+for delay in 0.1 0.25 0.4 0.6 0.9; do
+  timeout -s KILL "$delay" "$halflin" allocate "$model" "${small[@]}" --budget 1% --controls \
+    --out "$work/a" --json --quiet >/dev/null 2>&1 || true
+done
+"$halflin" allocate "$model" "${small[@]}" --budget 1% --controls --out "$work/a" --json --quiet \
+  >/dev/null
+cmp -s "$work/a" "$work/whole" || wrong 'after kills the allocation is another'
+[[ ! -e $work/a.work ]] || wrong 'the work folder is left'
+
+# --- by the clock ---
+"$halflin" allocate "$model" "${small[@]}" --budget 5% --save time --fit dense --multiples 1 --json \
+  --quiet >"$work/json" 2>"$work/err" || grep -q 'cannot be kept' "$work/err" ||
+  wrong "--save time: $(cat "$work/err")"
+[[ ! -s $work/json ]] || grep -q decode_time_saved_pct "$work/json" || wrong 'no time in JSON'
 
 # --- whole layers ---
 "$halflin" allocate "$model" "${small[@]}" --budget 5% --static --out "$work/s" >"$work/out" 2>/dev/null

@@ -54,6 +54,7 @@ class AllocateTest : public testing::TestWithParam<const char*> {
   }();
   std::atomic<bool> stop_{false};
   int runs_ = 0;
+  const FitStore* store_ = nullptr;
 
   AllocateResult run(int threads, const AllocateOptions& options) {
     ThreadPool pool(threads);
@@ -64,7 +65,7 @@ class AllocateTest : public testing::TestWithParam<const char*> {
     std::iota(layers.begin(), layers.end(), 0);
     prepare_gradients(pool, read_checkpoint(path_), kWindow, Precision::kF32, layers, 0, gradients,
                       stop_, true);
-    return allocate(pool, model_, splits_, gradients, options, stop_, true);
+    return allocate(pool, model_, splits_, gradients, store_, options, stop_, true);
   }
   std::string json(const AllocateResult& result) {
     return allocation_json({}, result, options_).dump();
@@ -122,6 +123,25 @@ TEST_P(AllocateTest, DoesNotDependOnThreadsAndRepeatsItself) {
   const std::string one = json(run(1, options_));
   EXPECT_EQ(one, json(run(3, options_)));
   EXPECT_EQ(one, json(run(3, options_)));
+}
+
+TEST_P(AllocateTest, GoesOnWhereItStopped) {
+  options_.fits = {Fit::kDense, Fit::kRoutedOriginal};
+  options_.controls = true;
+  options_.menu.linear = false;  // then the controls' surrogate is none of the options
+  const std::string fresh = json(run(2, options_));
+  const FitStore store(folder_.path / "work", {{"kind", "test"}});
+  store_ = &store;
+  EXPECT_EQ(fresh, json(run(2, options_)));
+  // Half of what was there is lost.
+  size_t number = 0;
+  std::vector<std::filesystem::path> lost;
+  for (const auto& file : std::filesystem::recursive_directory_iterator(store.directory())) {
+    if (file.is_regular_file() && ++number % 2 == 0) lost.push_back(file.path());
+  }
+  ASSERT_GE(lost.size(), 3u);
+  for (const auto& file : lost) std::filesystem::remove(file);
+  EXPECT_EQ(fresh, json(run(3, options_)));
 }
 
 TEST_P(AllocateTest, TheTestSplitDecidesNothing) {
