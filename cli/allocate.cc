@@ -27,17 +27,17 @@ constexpr size_t kTimeRepetitions = 5;
 struct Options {
   Common common;
   TextOptions text;
-  SplitSizes sizes{.fit_tokens = 40000,
-                   .train_tokens = 25000,
-                   .calibration_tokens = 20000,
+  SplitSizes sizes{.fit_tokens = 20000,
+                   .train_tokens = 16000,
+                   .calibration_tokens = 16000,
                    .eval_tokens = 24000};
   AllocateOptions allocate;
   std::string budget;
   std::string paths = "linear,folded,pruned";
-  std::string kept = "0.0625,0.25";
+  std::string kept = "0.0625,0.25,0.5,0.75";
   std::string pruned = "0.75,0.9";
   std::string ranks;
-  std::string fit = "try";
+  std::string fit = "original";
   size_t harm_tokens = 8192;
   std::string multiples = "0.25,0.5,1,2,4";
   std::string save = "flops";
@@ -120,9 +120,9 @@ void complete(Options& options) {
   parse_paths(options);
   if (options.fit == "dense") allocate.fits = {Fit::kDense};
   if (options.fit == "routed") allocate.fits = {Fit::kDense, Fit::kRouted};
-  if (options.fit == "original") allocate.fits = {Fit::kDense, Fit::kRoutedOriginal};
-  if (options.fit == "try") allocate.fits = {Fit::kDense, Fit::kRouted, Fit::kRoutedOriginal};
-  if (allocate.whole_layers) allocate.fits = {Fit::kDense};
+  if (options.fit == "original") {
+    allocate.fits = {Fit::kDense, Fit::kRoutedOriginal};
+  }
 }
 
 nlohmann::json settings_json(const Options& options) {
@@ -278,9 +278,9 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
           "--fit", options->fit,
           "dense: on the unchanged model's activations; routed: also bottom to top on those "
           "of the layers below as routed; original: the same to the unchanged model's "
-          "outputs; try: all three. The best on calibration text is kept")
+          "outputs. The best on calibration text is kept")
       ->capture_default_str()
-      ->check(CLI::IsMember({"dense", "routed", "original", "try"}));
+      ->check(CLI::IsMember({"dense", "routed", "original"}));
   command->add_flag("--controls", allocate.controls,
                     "also random routing, the paper's gates, whole layers linear and pruning, each "
                     "at the same FLOPs");

@@ -4,9 +4,11 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "halflin/base/error.h"
+#include "halflin/ops/products.h"
 
 namespace halflin {
 
@@ -17,59 +19,69 @@ using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::Ro
 Eigen::Index index(size_t n) { return static_cast<Eigen::Index>(n); }
 
 // Of h neurons, so many leave together: fewer choose better, more save passes over a large matrix.
-Eigen::Index group_of(size_t h) { return std::clamp<Eigen::Index>(index(h) / 96, 1, 16); }
+size_t group_of(size_t h) { return std::clamp<size_t>(h / 96, 1, 16); }
 
 // The neurons left, first in all of these: place i holds neuron neuron[i].
 struct Remaining {
-  RowMajor inverse;  // [h, h] of the products of those left
-  RowMajor weights;  // [h, d] their refitted output weights
+  ThreadPool& pool;
+  Matrix<double> inverse;  // [h, h] of the products of those left
+  Matrix<double> weights;  // [h, d] their refitted output weights
   std::vector<int32_t> neuron;
-  Eigen::Index count = 0;
+  size_t count = 0;
 
   // Moves the neurons at `places` behind those that stay.
-  void move_last(std::vector<Eigen::Index> places) {
+  void move_last(std::vector<size_t> places) {
     std::sort(places.begin(), places.end(), std::greater<>());
-    Eigen::Index last = count;
-    for (const Eigen::Index place : places) {
+    size_t last = count;
+    for (const size_t place : places) {
       if (--last == place) continue;
-      inverse.row(place).swap(inverse.row(last));
-      inverse.col(place).swap(inverse.col(last));
-      weights.row(place).swap(weights.row(last));
-      std::swap(neuron[static_cast<size_t>(place)], neuron[static_cast<size_t>(last)]);
+      std::swap_ranges(inverse.row(place), inverse.row(place) + inverse.cols(), inverse.row(last));
+      for (size_t r = 0; r < inverse.rows(); ++r) std::swap(inverse(r, place), inverse(r, last));
+      std::swap_ranges(weights.row(place), weights.row(place) + weights.cols(), weights.row(last));
+      std::swap(neuron[place], neuron[last]);
     }
   }
 
   // Removes the `group` neurons that cost least.
-  void remove(Eigen::Index group) {
-    std::vector<double> cost(static_cast<size_t>(count));
-    for (Eigen::Index i = 0; i < count; ++i) {
-      cost[static_cast<size_t>(i)] = weights.row(i).squaredNorm() / inverse(i, i);
+  void remove(size_t group) {
+    std::vector<double> cost(count);
+    for (size_t i = 0; i < count; ++i) {
+      double norm = 0;
+      for (const double w : weights.view().row_span(i)) norm += w * w;
+      cost[i] = norm / inverse(i, i);
     }
-    std::vector<Eigen::Index> order(static_cast<size_t>(count));
+    std::vector<size_t> order(count);
     std::iota(order.begin(), order.end(), 0);
-    std::sort(order.begin(), order.end(), [&](Eigen::Index a, Eigen::Index b) {
-      const auto i = static_cast<size_t>(a);
-      const auto j = static_cast<size_t>(b);
+    std::sort(order.begin(), order.end(), [&](size_t i, size_t j) {
       return cost[i] != cost[j] ? cost[i] < cost[j] : neuron[i] < neuron[j];
     });
-    order.resize(static_cast<size_t>(group));
+    order.resize(group);
     move_last(std::move(order));
 
     // Block elimination: what stays takes over what leaves.
-    const Eigen::Index stay = count - group;
-    const RowMajor across = inverse.block(0, stay, stay, group);
-    const Eigen::LLT<RowMajor> own(inverse.block(stay, stay, group, group));
-    inverse.topLeftCorner(stay, stay).noalias() -= across * own.solve(across.transpose());
-    weights.topRows(stay).noalias() -= across * own.solve(weights.middleRows(stay, group));
+    const size_t stay = count - group;
+    const MatView<const double> across = inverse.view().row_range(stay, group).col_range(0, stay);
+    const Eigen::Map<const RowMajor, 0, Eigen::OuterStride<>> own(
+        inverse.row(stay) + stay, index(group), index(group),
+        Eigen::OuterStride<>(index(inverse.cols())));
+    const Eigen::Map<const RowMajor, 0, Eigen::OuterStride<>> right(
+        across.data, index(group), index(stay), Eigen::OuterStride<>(index(across.stride)));
+    Matrix<double> minus(group, stay);
+    Eigen::Map<RowMajor>(minus.data(), index(group), index(stay)) =
+        -Eigen::LLT<RowMajor>(own).solve(right);
+    accumulate_products(pool, minus.view(), weights.view().row_range(stay, group),
+                        weights.view().row_range(0, stay));
+    accumulate_products(pool, minus.view(), across,
+                        inverse.view().row_range(0, stay).col_range(0, stay));
     count = stay;
   }
 };
 
 PrunedMlp pruned(const Remaining& left, const Moments& neurons, MatView<const float> down,
                  std::span<const float> output_bias) {
-  std::vector<std::pair<int32_t, Eigen::Index>> order;
-  for (Eigen::Index i = 0; i < left.count; ++i) {
-    order.emplace_back(left.neuron[static_cast<size_t>(i)], i);
+  std::vector<std::pair<int32_t, size_t>> order;
+  for (size_t i = 0; i < left.count; ++i) {
+    order.emplace_back(left.neuron[i], i);
   }
   std::sort(order.begin(), order.end());
   PrunedMlp out;
@@ -86,7 +98,7 @@ PrunedMlp pruned(const Remaining& left, const Moments& neurons, MatView<const fl
     out.kept.push_back(neuron);
     const double mean = neurons.mean_x[static_cast<size_t>(neuron)];
     for (size_t k = 0; k < down.cols; ++k) {
-      const double weight = left.weights(place, index(k));
+      const double weight = left.weights(place, k);
       out.down(r, k) = static_cast<float>(weight);
       bias[k] -= mean * weight;
     }
@@ -129,21 +141,14 @@ std::vector<PrunedMlp> prune_neurons(ThreadPool& pool, const Moments& neurons, d
   Matrix<double> inverse(h, h);
   for (size_t j = 0; j < h; ++j) inverse(j, j) = 1;
   solve_in_place(pool, factor_spd(neurons.xx.view(), penalty), inverse.view());
-  Remaining left;
-  left.inverse = Eigen::Map<const RowMajor>(inverse.data(), index(h), index(h));
-  left.weights = RowMajor(index(h), index(down.cols));
-  for (size_t j = 0; j < h; ++j) {
-    for (size_t k = 0; k < down.cols; ++k) {
-      left.weights(index(j), index(k)) = static_cast<double>(down(j, k));
-    }
-  }
-  left.neuron.resize(h);
+  Remaining left{pool, std::move(inverse), Matrix<double>(h, down.cols), std::vector<int32_t>(h),
+                 h};
+  for (size_t j = 0; j < h; ++j) std::copy_n(down.row(j), down.cols, left.weights.row(j));
   std::iota(left.neuron.begin(), left.neuron.end(), 0);
-  left.count = index(h);
 
   std::vector<PrunedMlp> out(shares.size());
   for (const auto& [size, share] : sizes) {
-    while (left.count > index(size)) left.remove(std::min(group_of(h), left.count - index(size)));
+    while (left.count > size) left.remove(std::min(group_of(h), left.count - size));
     out[share] = pruned(left, neurons, down, output_bias);
   }
   return out;
