@@ -34,8 +34,8 @@ struct Options {
   AllocateOptions allocate;
   std::string budget;
   std::string paths = "linear,folded,pruned";
-  std::string kept = "0.0625,0.25,0.5,0.75";
-  std::string pruned = "0.75,0.9";
+  std::string kept = "0.0625";
+  std::string pruned = "0.3,0.45,0.6,0.75,0.9";
   std::string ranks;
   std::string fit = "original";
   size_t harm_tokens = 8192;

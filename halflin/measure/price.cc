@@ -60,6 +60,7 @@ PriceSearch search_price(const std::function<PricePoint(double price)>& evaluate
   if (within) search.best = *within;
   std::sort(search.tried.begin(), search.tried.end(),
             [](const PricePoint& a, const PricePoint& b) { return a.price < b.price; });
+  if (std::isinf(smallest)) fail("none of the paths saves anything at any price");
   if (!within || search.best.saving.flops_pct <= 0) {
     fail(
         "a budget of {:g} % of perplexity cannot be kept: the smallest change at which anything is "

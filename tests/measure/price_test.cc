@@ -68,5 +68,11 @@ TEST(Price, SaysTheSmallestReachableWhereTheBudgetIsNot) {
   EXPECT_NE(message.find("+3"), std::string::npos) << message;
 }
 
+TEST(Price, SaysWhereNothingSavesAnything) {
+  const auto nothing = [](double price) { return PricePoint{price, 0, {}}; };
+  EXPECT_EQ(error_of([&] { search_price(nothing, 1); }),
+            "none of the paths saves anything at any price");
+}
+
 }  // namespace
 }  // namespace halflin
