@@ -285,6 +285,10 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
                     "also random routing, the paper's gates, whole layers linear and pruning, each "
                     "at the same FLOPs");
   command
+      ->add_option("--control-tokens", allocate.control_tokens,
+                   "tokens of the train split that train the paper's gates")
+      ->capture_default_str();
+  command
       ->add_option("--multiples", options->multiples,
                    "of the price that are tested, too: the Pareto table")
       ->capture_default_str();
