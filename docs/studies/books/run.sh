@@ -16,8 +16,9 @@ mkdir -p "$out"
 for family in gpt2 neox; do
   model=$root/models/$family-books
   "$halflin" sweep "$model" --text "$test" --controls --fold 0.25,0.5 --dtype bf16 --out "$out/$family-sweep"
-  "$halflin" allocate "$model" --text "$test" --budget 1% --controls --dtype bf16 --out "$out/$family.allocation"
-  training=(--text "$train" --test-text "$test" --second-text "$second" --layers 2:6 --dtype bf16 --window 256 --batch 8 --lr 2e-4)
+  [[ -e $out/$family.allocation ]] || "$halflin" allocate "$model" --text "$test" --budget 1% --controls --dtype bf16 --out "$out/$family.allocation"
+  training=(--text "$train" --test-text "$test" --second-text "$second" --layers 2:6 --dtype bf16 --window 256 --batch 8 --lr 5e-5
+    --warmup 10)
   "$halflin" linearize "$model" "${training[@]}" --steps-per-layer 50 --final-steps 200 --out "$out/$family-progressive"
   "$halflin" linearize "$model" "${training[@]}" --two-phase --steps 400 --gate-steps 400 --out "$out/$family-two-phase"
 done
