@@ -58,13 +58,13 @@ namespace {
 using nlohmann::json;
 
 // A template, or a list of {"name", "template"} of which that named "default" is meant.
-std::optional<ChatTemplate> from_json(const json* value, const std::string& where) {
+std::optional<ChatTemplate> template_in(const json* value, const std::string& where) {
   if (value == nullptr || value->is_null()) return std::nullopt;
   if (value->is_array()) {
     for (const json& named : *value) {
       const json* name = find_member(named, "name");
       if (name != nullptr && *name == "default") {
-        return from_json(find_member(named, "template"), where);
+        return template_in(find_member(named, "template"), where);
       }
     }
     fail("{}: of several templates none is named \"default\"", where);
@@ -79,15 +79,15 @@ std::optional<ChatTemplate> from_json(const json* value, const std::string& wher
 
 std::optional<ChatTemplate> read_chat_template(const ModelFiles& files, const json& metadata) {
   if (!files.gguf.empty()) {
-    return from_json(find_member(metadata, "tokenizer.chat_template"),
-                     files.gguf.string() + ": tokenizer.chat_template");
+    return template_in(find_member(metadata, "tokenizer.chat_template"),
+                       files.gguf.string() + ": tokenizer.chat_template");
   }
   const std::filesystem::path path = files.directory / "chat_template.jinja";
   if (std::filesystem::exists(path)) return ChatTemplate(read_file(path), path.string());
   const std::filesystem::path config = files.directory / "tokenizer_config.json";
   if (!std::filesystem::exists(config)) return std::nullopt;
   const json document = parse_json(read_file(config), config.string());
-  return from_json(find_member(document, "chat_template"), config.string() + ": chat_template");
+  return template_in(find_member(document, "chat_template"), config.string() + ": chat_template");
 }
 
 }  // namespace halflin
