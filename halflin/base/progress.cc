@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 namespace halflin {
@@ -16,7 +17,7 @@ double seconds_between(std::chrono::steady_clock::time_point a,
 }  // namespace
 
 std::string format_duration(double seconds) {
-  const auto s = static_cast<long>(std::max(seconds, 0.0) + 0.5);
+  const auto s = std::lround(std::max(seconds, 0.0));
   if (s >= 3600) return fmt::format("{} h {:02} min", s / 3600, s / 60 % 60);
   if (s >= 60) return fmt::format("{} min {:02} s", s / 60, s % 60);
   return fmt::format("{} s", s);

@@ -224,13 +224,13 @@ void decode_q5_k(const uint8_t* __restrict x, float* __restrict y, size_t blocks
 void decode_q6_k(const uint8_t* __restrict x, float* __restrict y, size_t blocks) {
   for (; blocks > 0; --blocks, x += 210) {
     const float d = load_half(x + 208);
-    for (int part = 0; part < 8; ++part) {  // 32 elements each: half, nibble, column of 32
-      const int half = part / 4;
+    for (size_t part = 0; part < 8; ++part) {  // 32 elements each: half, nibble, column of 32
+      const size_t half = part / 4;
       const uint8_t* low = x + 64 * half + 32 * (part % 2);
       const uint8_t* high = x + 128 + 32 * half;
       const uint8_t* scales = x + 192 + 2 * part;
-      const int low_shift = 4 * (part % 4 / 2);
-      const int high_shift = 2 * (part % 4);
+      const size_t low_shift = 4 * (part % 4 / 2);
+      const size_t high_shift = 2 * (part % 4);
       for (int group = 0; group < 2; ++group, y += 16) {
         const float scale = d * static_cast<float>(static_cast<int8_t>(scales[group]));
         for (int l = 0; l < 16; ++l) {

@@ -100,7 +100,7 @@ std::vector<std::string> read_merges(const json& tokenizer, const std::string& n
       fail("{}: the merge of {} and {}: GGUF separates them by a space", name, in_quotes(left),
            in_quotes(right));
     }
-    list.push_back(left + " " + right);
+    list.push_back(fmt::format("{} {}", left, right));
   }
   return list;
 }
