@@ -101,13 +101,14 @@ void apply_behavior(SplitBehavior behavior, std::vector<Span>& spans) {
       }
       break;
     case SplitBehavior::kMergedWithNext:
-      for (auto span = spans.rbegin(); span != spans.rend(); ++span) {
-        if (span->is_match && !previous && !out.empty()) {
-          out.back().begin = span->begin;
+      std::reverse(spans.begin(), spans.end());
+      for (const Span& span : spans) {
+        if (span.is_match && !previous && !out.empty()) {
+          out.back().begin = span.begin;
         } else {
-          out.push_back(*span);
+          out.push_back(span);
         }
-        previous = span->is_match;
+        previous = span.is_match;
       }
       std::reverse(out.begin(), out.end());
       break;
