@@ -307,6 +307,7 @@ LayerResult LayerSweep::test(std::span<Stream> streams, const SweepBaseline& bas
   };
   VariantResult all_linear = blank("all_linear", -1, surrogate_);
   std::vector<VariantResult> whole;
+  whole.reserve(named.size());
   for (const NamedPath* path : named)
     whole.push_back(blank(path->name, path->fraction, path->path));
   std::vector<Routed> routed = routed_variants();

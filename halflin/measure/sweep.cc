@@ -95,6 +95,7 @@ void sweep(ThreadPool& pool, const Model& model, const Splits& splits, const Swe
     rows = std::max(rows, most_rows(*split));
   }
   std::vector<WalkWorker> workers;
+  workers.reserve(static_cast<size_t>(pool.size()));
   for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, rows);
   SweepContext context{{pool, model, workers, stop, progress}, options};
 
