@@ -6,10 +6,12 @@
 
 import json
 import pathlib
+import struct
 import sys
 
 FAMILIES = {"gpt2": "gpt2-books (sequential)", "neox": "neox-books (parallel)"}
 GATES = ["linear", "b1", "b3", "b6", "harm"]
+SHOWN = ["linear", "b6", "harm"]  # with intervals
 
 
 def change(figure, rate=False):
@@ -38,7 +40,7 @@ def layers(sweeps):
     for family, sweep in sweeps.items():
         lo, hi = sweep["baseline_ppl_ci_lo"], sweep["baseline_ppl_ci_hi"]
         print(f"{FAMILIES[family]}: baseline perplexity {sweep['baseline_ppl']:.2f} [{lo:.2f}, {hi:.2f}], "
-              f"{sweep['test_predictions']:,} predictions.\n")
+              f"{int(sweep['test_predictions']):,} predictions.\n")
         head = ["layer", "R²", "all linear", "verdict", "a quarter of the neurons kept", "mean output", "narrow MLP, equal FLOPs",
                 "harm predicted, measured, nats"]
         rows = []
@@ -60,13 +62,13 @@ def gates(sweeps):
         for layer in sweep["layers"]:
             routing = layer.get("routing_controls", [])
             row = [str(layer["layer"])]
-            for name in GATES:
+            for name in SHOWN:
                 have = [gate for gate in layer["gates"] if gate["name"] == name]
                 row.append(change(at_rate(have[0]["at"], 0.5), True) if have else "")
             for name in ("random", "oracle"):
                 row.append(change(at_rate([r for r in routing if r["name"] == name], 0.5), True))
             rows.append(row)
-        print_table(["layer"] + [f"`{name}`" for name in GATES] + ["random", "oracle"], rows)
+        print_table(["layer"] + [f"`{name}`" for name in SHOWN] + ["random", "oracle"], rows)
     print("AUC of each gate, mean over layers:\n")
     rows = []
     for name in GATES:
@@ -76,6 +78,28 @@ def gates(sweeps):
             row.append(f"{sum(values) / len(values):.3f} ({min(values):.3f} to {max(values):.3f})")
         rows.append(row)
     print_table(["gate"] + [FAMILIES[family] for family in sweeps], rows)
+
+
+def allocation(path):
+    """What `halflin allocate` measured: a string in the file's header."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+    return json.loads(header["__metadata__"]["allocation"])["metadata"]
+
+
+def joint(out):
+    print("### All layers together, no training\n")
+    for family, label in FAMILIES.items():
+        result = allocation(out / f"{family}.allocation")
+        print(f"{label}, budget {result['budget_pct']:g} % on calibration text ({result['fit']} fit):\n")
+        names = [control["name"] for control in result["pareto"][0]["controls"]]
+        rows = []
+        for point in result["pareto"]:
+            own = point["price"] == result["price"]
+            saved = f"{point['flops_saved_pct']:.1f} %"
+            controls = {c["name"]: f"{c['delta_ppl_pct']:+.2f} %" for c in point["controls"]}
+            rows.append([f"**{saved}**, the budget's" if own else saved, change(point)] + [controls[name] for name in names])
+        print_table(["FLOPs saved", "gates and price"] + names, rows)
 
 
 def training(out, kind, title):
@@ -108,6 +132,7 @@ def main():
     sweeps = {family: json.loads((out / f"{family}-sweep" / "result.json").read_text()) for family in FAMILIES}
     layers(sweeps)
     gates(sweeps)
+    joint(out)
     training(out, "progressive", "Progressive linearisation")
     training(out, "two-phase", "Two-phase")
 
