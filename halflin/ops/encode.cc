@@ -72,9 +72,10 @@ void encode_q4_1(const float* x, std::byte* out) {
   const float inverse = step != 0 ? 1.f / step : 0.f;
   put(out, to_f16(step));
   put(out + 2, to_f16(low));
-  put_nibbles(
-      x, [&](float v) { return std::min(15, static_cast<int>((v - low) * inverse + 0.5f)); },
-      out + 4);
+  const auto code = [&](float v) {  // NOLINTNEXTLINE(bugprone-incorrect-roundings): as llama.cpp's
+    return std::min(15, static_cast<int>((v - low) * inverse + 0.5f));
+  };
+  put_nibbles(x, code, out + 4);
 }
 
 }  // namespace
