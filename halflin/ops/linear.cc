@@ -38,6 +38,7 @@ struct PlanKey {
   size_t rows, x_stride, y_stride, factor_stride;
   bool y_is_bf16, has_factor, accumulate;
   Activation activation;
+  // NOLINTNEXTLINE(modernize-use-nullptr): clang-tidy 14 errs
   auto operator<=>(const PlanKey&) const = default;
 };
 
