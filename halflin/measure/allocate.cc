@@ -102,7 +102,7 @@ PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
         }
         const std::vector<MlpPath> paths = priced_paths(layers, price, options.whole_layers);
         const Evaluation::Run run = calibration.run(paths, fmt::format("price {:.3g}", price));
-        const PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
+        PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
         if (store != nullptr) store->save_point(fit, point);
         return point;
       },
