@@ -109,8 +109,8 @@ def training(out, kind, title):
         print(f"{label}:\n")
         if kind == "progressive":
             print_table(["layers linear", "before", "replaced", "after training", "control"],
-                        [[", ".join(map(str, stage["layers"])) or "none", f"{stage['before']['ppl']:.2f}",
-                          f"{stage['replaced']['ppl']:.2f}", f"{stage['tuned']['ppl']:.2f}",
+                        [[", ".join(map(str, stage["layers"])) or "the same", f"{stage['before']['ppl']:.2f}",
+                          f"{stage['replaced']['ppl']:.2f}" if "replaced" in stage else "", f"{stage['tuned']['ppl']:.2f}",
                           f"{stage['control']['ppl']:.2f}" if stage.get("control") else ""] for stage in result["stages"]])
         rows = []
         for model in result["models"]:
