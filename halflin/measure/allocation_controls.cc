@@ -131,6 +131,7 @@ JointPaperGates train_joint_paper_gates(ThreadPool& pool, const Model& model,
       quiet);
   set_base(pool, model, streams, progress);
   std::vector<WalkWorker> workers;
+  workers.reserve(static_cast<size_t>(pool.size()));
   for (int w = 0; w < pool.size(); ++w) {
     workers.emplace_back(model, std::max(most_rows(train), most_rows(calibration)));
   }

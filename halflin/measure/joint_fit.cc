@@ -394,6 +394,7 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
                        const JointFitOptions& options, const LayerStore& store,
                        const std::atomic<bool>& stop, bool quiet) {
   std::vector<WalkWorker> workers;
+  workers.reserve(static_cast<size_t>(pool.size()));
   for (int w = 0; w < pool.size(); ++w) {
     workers.emplace_back(model, std::max(most_rows(fit), most_rows(train)));
   }

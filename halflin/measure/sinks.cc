@@ -20,6 +20,7 @@ std::vector<Sinks> find_sinks(ThreadPool& pool, const Model& model,
   }
   Progress progress("sinks", rows * static_cast<double>(model.config.layers), quiet);
   std::vector<WalkWorker> workers;
+  workers.reserve(static_cast<size_t>(pool.size()));
   for (int w = 0; w < pool.size(); ++w) workers.emplace_back(model, most);
   WalkContext context{pool, model, workers, stop, progress};
   for (size_t l = 0; l < model.config.layers; ++l) {
