@@ -27,6 +27,8 @@ Figure figure(const json& object, const char* key) {
   return {number(object, key), number(object, "ci_lo"), number(object, "ci_hi")};
 }
 
+double tokens_per_s(const json& speed) { return number(speed.at("tokens_per_s"), "median"); }
+
 const json& list(const json& object, const char* key) {
   static const json kEmpty = json::array();
   const json* found = find_member(object, key);
@@ -132,11 +134,9 @@ Table timing_table(const Budgets& budgets) {
     for (const auto& [key, name] :
          {std::pair("prefill", "prompt"), std::pair("decode", "one by one")}) {
       const json& gain = entry.result.at("speedup").at(key);
-      const auto rate = [&](const json& side) {
-        return number(side.at(key).at("tokens_per_s"), "median");
-      };
-      table.rows.push_back({entry.label, std::string(name), rate(entry.result.at("dense")),
-                            rate(entry.result), figure(gain, "times"),
+      table.rows.push_back({entry.label, std::string(name),
+                            tokens_per_s(entry.result.at("dense").at(key)),
+                            tokens_per_s(entry.result.at(key)), figure(gain, "times"),
                             number(gain, "time_saved_pct"), number(gain, "counted_saved_pct")});
     }
   }
