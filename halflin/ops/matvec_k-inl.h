@@ -94,7 +94,7 @@ struct Q6_K {
   static constexpr size_t kBytes = 210;
 };
 
-template <int column, size_t rows>
+template <size_t column, size_t rows>
 HWY_INLINE void add_q6_column(const std::byte* w, size_t stride, size_t half_index, const float* xs,
                               const float (*scales)[16], const Codes& x, size_t begin,
                               hn::Vec<hn::CappedTag<float, 4> >* sum) {

@@ -168,6 +168,7 @@ void save_gguf(TrainModel& model, const Checkpoint& checkpoint, const std::files
     stored.push_back(std::move(head));
   }
   std::vector<TensorToWrite> tensors;
+  tensors.reserve(stored.size());
   for (StoredTensor& tensor : stored) tensors.push_back(to_write(tensor, dtype));
   const TensorInfo* factors = written.layout.rope_factors.empty()
                                   ? nullptr

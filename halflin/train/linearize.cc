@@ -276,7 +276,7 @@ json measure_model(const LinearizeRun& run, const std::string& model, const fs::
 json measure_original(const LinearizeRun& run) {
   const fs::path path = run.out / "original.json";
   if (fs::exists(path)) return read_json(path);
-  const json found = measure_model(run, run.original.path, {}, run.texts.held_out.size());
+  json found = measure_model(run, run.original.path, {}, run.texts.held_out.size());
   write_json(path, found);
   return found;
 }

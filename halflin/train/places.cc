@@ -47,7 +47,7 @@ T value_of(const std::pair<T, const char*> (&table)[n], const json& found,
 std::vector<Parameter*> own_parameters(MlpPlace& place) {
   std::optional<TrainMlp> full;
   full.swap(place.full);
-  const std::vector<Parameter*> all = parameters(place);
+  std::vector<Parameter*> all = parameters(place);
   full.swap(place.full);
   return all;
 }
