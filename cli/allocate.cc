@@ -212,12 +212,16 @@ void run(Options& options) {
   prepare_gradients(pool, checkpoint, options.text.window, precision, layers, options.allocate.seed,
                     gradients, interrupted, options.common.quiet);
   if (options.save == "time") {
+    // Taken again, they would not be those that stored fits were made with.
+    const auto stored = store.times();
     const auto load = [&](size_t window) {
       return load_model(pool, read_checkpoint(options.common.model), precision, window);
     };
-    options.allocate.times = time_paths(pool, load, config.max_positions, options.allocate.menu,
-                                        kTimeRepetitions, options.common.quiet);
-    store.save_times(options.allocate.times);
+    options.allocate.times =
+        stored ? *stored
+               : time_paths(pool, load, config.max_positions, options.allocate.menu,
+                            kTimeRepetitions, options.common.quiet);
+    if (!stored) store.save_times(options.allocate.times);
   }
   const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
   AllocateResult result = allocate(pool, model, splits, gradients, &store, options.allocate,

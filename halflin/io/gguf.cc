@@ -9,6 +9,7 @@
 
 #include "halflin/base/error.h"
 #include "halflin/io/checked.h"
+#include "halflin/io/gguf_types.h"
 #include "halflin/io/mapped_file.h"
 #include "halflin/io/printable.h"
 #include "halflin/io/tensor_file.h"
@@ -23,21 +24,8 @@ constexpr int kDeepestArray = 4;  // arrays in arrays; the format sets no limit,
 constexpr size_t kSmallestKeyValue = 8 + 4 + 1;        // key length, type, one byte
 constexpr size_t kSmallestTensor = 8 + 4 + 8 + 4 + 8;  // name length, rank, one dim, type, offset
 
-enum ValueType : uint32_t {
-  kUint8,
-  kInt8,
-  kUint16,
-  kInt16,
-  kUint32,
-  kInt32,
-  kFloat32,
-  kBool,
-  kString,
-  kArray,
-  kUint64,
-  kInt64,
-  kFloat64,
-};
+using namespace gguf;
+
 // The bytes a value takes at least, by ValueType: a string its length, an array its type and count.
 constexpr size_t kSmallestValue[] = {1, 1, 2, 2, 4, 4, 4, 1, 8, 12, 8, 8, 8};
 

@@ -7,6 +7,7 @@
 #include "halflin/base/error.h"
 #include "halflin/io/checked.h"
 #include "halflin/io/file.h"
+#include "halflin/io/gguf_types.h"
 #include "halflin/io/printable.h"
 
 namespace halflin {
@@ -17,16 +18,7 @@ using nlohmann::json;
 
 constexpr size_t kAlignment = 32;
 
-// As in gguf.cc.
-enum ValueType : uint32_t {
-  kUint32 = 4,
-  kInt32 = 5,
-  kFloat32 = 6,
-  kBool = 7,
-  kString = 8,
-  kArray = 9,
-  kUint64 = 10,
-};
+using namespace gguf;
 
 class Writer {
  public:

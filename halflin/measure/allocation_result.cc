@@ -77,6 +77,9 @@ json allocation_json(const json& header, const AllocateResult& result,
   json out = header;
   const AllocationPoint& own = result.points[result.own];
   out["budget_pct"] = options.budget_pct;
+  // No fit depends on these: not in `header`, which tells fits apart.
+  out["settings"]["multiples"] = options.multiples;
+  if (options.controls) out["settings"]["control_tokens"] = options.control_tokens;
   out["price"] = own.price;
   out["fit"] = fit_name(result.tried[result.chosen].fit);
   for (const TriedFit& fit : result.tried) {

@@ -19,8 +19,10 @@ struct Held {
   std::span<const Sample> samples;
   const Sinks& sinks;
   std::vector<Stream> streams;
-  std::vector<Matrix<float>> x;       // of each batch [rows, d]
-  std::vector<Matrix<float>> target;  // of each batch [rows, d], or none: f(x)
+  std::vector<Matrix<float>> x{};       // of each batch [rows, d]
+  std::vector<Matrix<float>> full{};    // of each batch [rows, d] f(x)
+  std::vector<Matrix<float>> target{};  // of each batch [rows, d] what paths should give, where
+                                        // that is not f(x)
 
   // Rows that fits may use, [batches][rows]: no sinks.
   std::vector<std::vector<uint8_t>> plain() const {
@@ -60,8 +62,8 @@ double mean_of(std::span<const double> values) {
 }
 
 // The gate's scores of all plain tokens, and their order.
-void set_scores(ThreadPool& pool, const Held& train, FittedOption& option) {
-  const std::vector<std::vector<uint8_t>> plain = train.plain();
+void set_scores(ThreadPool& pool, const Held& train, const std::vector<std::vector<uint8_t>>& plain,
+                FittedOption& option) {
   option.score.clear();
   for (size_t b = 0; b < plain.size(); ++b) {
     const std::vector<float> scores = gate_scores(pool, option.gate, train.x[b].view());
@@ -91,7 +93,7 @@ class LayerFit {
 
   FittedLayer run(const Held& fit, const Held& train) {
     const std::vector<std::vector<uint8_t>> use = trimmed(fit);
-    const Moments sums = moments(fit, use, /*neurons=*/true);
+    const Moments sums = moments(fit, use);
     FittedLayer layer;
     std::vector<FittedOption>& fitted = layer.options;
     std::vector<PlainPath> menu = fit_menu(c_.pool, weights_, sums, options_.menu);
@@ -166,37 +168,41 @@ class LayerFit {
     });
   }
 
-  // Of (x | neurons) with the held targets, or of x with the targets or f(x).
-  Moments moments(const Held& held, const std::vector<std::vector<uint8_t>>& use, bool neurons) {
+  // Of (x | neurons), with the targets where these are not f(x), which follows from the neurons.
+  Moments moments(const Held& held, const std::vector<std::vector<uint8_t>>& use) {
     const size_t h = c_.model.config.d_mlp;
     const bool targets = !held.target.empty();
-    Moments sums(neurons ? d_ + h : d_, targets || !neurons ? d_ : 0);
+    Moments sums(d_ + h, targets ? d_ : 0);
     const auto group = static_cast<size_t>(c_.pool.size());
-    std::vector<Matrix<float>> rows(group), outputs(group);
+    std::vector<Matrix<float>> rows(group);
     for (size_t begin = 0; begin < held.x.size(); begin += group) {
       const size_t end = std::min(held.x.size(), begin + group);
       each(held, begin, end, [&](size_t b, Operand x, WalkWorker& worker) {
         const Matrix<float>& from = held.x[b];
-        if (neurons) {
-          Matrix<float>& to = rows[b - begin];
-          to = Matrix<float>(from.rows(), d_ + h);
-          for (size_t t = 0; t < from.rows(); ++t) std::copy_n(from.row(t), d_, to.row(t));
-          to_float32(mlp_neurons(c_.pool, mlp_, x, worker.workspace.mlp),
-                     to.view().col_range(d_, h));
-        } else if (!targets) {
-          outputs[b - begin] = Matrix<float>(from.rows(), d_);
-          apply_mlp(c_.pool, mlp_, x, false, outputs[b - begin].view(), worker.workspace.mlp);
-        }
+        Matrix<float>& to = rows[b - begin];
+        to = Matrix<float>(from.rows(), d_ + h);
+        for (size_t t = 0; t < from.rows(); ++t) std::copy_n(from.row(t), d_, to.row(t));
+        to_float32(mlp_neurons(c_.pool, mlp_, x, worker.workspace.mlp), to.view().col_range(d_, h));
       });
       for (size_t b = begin; b < end; ++b) {
-        const MatView<const float> x = neurons ? rows[b - begin].view() : held.x[b].view();
-        const MatView<const float> y = targets    ? held.target[b].view()
-                                       : !neurons ? outputs[b - begin].view()
-                                                  : MatView<const float>(nullptr, x.rows, 0);
-        sums.add(c_.pool, x, y, use[b]);
+        const MatView<const float> x = rows[b - begin].view();
+        const MatView<const float> none(nullptr, x.rows, 0);
+        sums.add(c_.pool, x, targets ? held.target[b].view() : none, use[b]);
       }
     }
     return sums;
+  }
+
+  // The linear surrogate of the chosen rows.
+  std::shared_ptr<const CheapPath> linear(const Held& held,
+                                          const std::vector<std::vector<uint8_t>>& use) {
+    Moments sums(d_, d_);
+    const std::vector<Matrix<float>>& y = held.target.empty() ? held.full : held.target;
+    for (size_t b = 0; b < held.x.size(); ++b) {
+      sums.add(c_.pool, held.x[b].view(), y[b].view(), use[b]);
+    }
+    return std::make_shared<CheapPath>(
+        affine_path(ridge(c_.pool, sums, options_.menu.ridge), c_.model.precision));
   }
 
   // What a path gets wrong against f(x), token by token.
@@ -214,10 +220,9 @@ class LayerFit {
       one.harm.resize(held.x.size());
     }
     each(held, 0, held.x.size(), [&](size_t b, Operand x, WalkWorker& worker) {
-      const MatView<float> full(worker.full.data(), x.rows, d_);
+      const MatView<const float> full = held.full[b].view();
       const MatView<float> cheap(worker.cheap.data(), x.rows, d_);
       const MatView<float> gradient(worker.other.data(), x.rows, d_);
-      apply_mlp(c_.pool, mlp_, x, false, full, worker.workspace.mlp);
       const bool nats = gradients != nullptr && b < gradients->samples().size();
       if (nats) gradients->read(layer_, b, gradient);
       for (size_t i = 0; i < paths.size(); ++i) {
@@ -251,11 +256,9 @@ class LayerFit {
       return use;
     }
     if (options_.trim <= 0) return use;
-    const std::vector<std::shared_ptr<const CheapPath>> linear{
-        std::make_shared<CheapPath>(affine_path(
-            ridge(c_.pool, moments(fit, use, false), options_.menu.ridge), c_.model.precision))};
+    const std::shared_ptr<const CheapPath> surrogate = linear(fit, use);
     const std::vector<uint8_t> keep =
-        trim_mask(chosen(errors(fit, linear, nullptr).front().energy, use), options_.trim);
+        trim_mask(chosen(errors(fit, {&surrogate, 1}, nullptr).front().energy, use), options_.trim);
     size_t next = 0;
     for (std::vector<uint8_t>& rows : use) {
       for (uint8_t& row : rows) {
@@ -302,7 +305,7 @@ class LayerFit {
     for (size_t i = 0; i < options.size(); ++i) {
       options[i].gate = harm_gate(c_.pool, one_target(sums, i));
       options[i].gate_cost = gate_flops(options[i].gate) / total_flops_;
-      set_nats(train, plain, missed[i].energy, targets, i, options[i]);
+      set_nats(train, plain, chosen(missed[i].energy, plain), options[i]);
     }
   }
 
@@ -322,35 +325,29 @@ class LayerFit {
   // they are right on average where it matters, among the half with the lowest ones. Then into
   // nats.
   void set_nats(const Held& train, const std::vector<std::vector<uint8_t>>& plain,
-                const std::vector<std::vector<double>>& energy,
-                const std::vector<Matrix<float>>& targets, size_t i, FittedOption& option) {
+                std::span<const double> energy, FittedOption& option) {
+    set_scores(c_.pool, train, plain, option);
+    const Matrix<float> target = log_error_energy(energy);
     double squares = 0, residual = 0, mean = 0;
-    std::vector<double> used;
-    for (size_t b = 0; b < plain.size(); ++b) {
-      const std::vector<float> scores = gate_scores(c_.pool, option.gate, train.x[b].view());
-      for (size_t t = 0; t < scores.size(); ++t) {
-        if (plain[b][t] == 0) continue;
-        const auto target = static_cast<double>(targets[b](t, i));
-        const double missed = target + static_cast<double>(scores[t]);
-        mean += target;
-        squares += target * target;
-        residual += missed * missed;
-        used.push_back(energy[b][t]);
-      }
+    for (size_t t = 0; t < energy.size(); ++t) {
+      const auto value = static_cast<double>(target(t, 0));
+      const double missed = value + static_cast<double>(option.score[t]);
+      mean += value;
+      squares += value * value;
+      residual += missed * missed;
     }
-    const auto n = static_cast<double>(used.size());
+    const auto n = static_cast<double>(energy.size());
     option.r2 = 1 - residual / std::max(squares - mean * mean / n, 1e-300);
-    set_scores(c_.pool, train, option);
     double sum = 0, expected = 0;
     for (size_t k = 0; 2 * k < option.order.size(); ++k) {
       const uint32_t t = option.order[k];
-      sum += used[t];
+      sum += energy[t];
       expected += std::exp(-static_cast<double>(option.score[t]));
     }
     const double factor = option.scale * (sum > 0 ? sum / expected : 1);
     const auto shift = static_cast<float>(std::log(std::max(factor, 1e-300)));
     option.gate.bias -= shift;
-    set_scores(c_.pool, train, option);
+    set_scores(c_.pool, train, plain, option);
   }
 
   WalkContext& c_;
@@ -363,18 +360,19 @@ class LayerFit {
   double total_flops_;
 };
 
-// Attention of `layer`; x and, where asked for, f(x) are kept.
-void enter(WalkContext& c, Held& held, size_t layer, std::vector<Matrix<float>>* full) {
+// Attention of `layer`; x and f(x) are kept.
+void enter(WalkContext& c, Held& held, size_t layer) {
+  held.x.resize(held.streams.size());
+  held.full.resize(held.streams.size());
   each_batch(c, held.streams, layer,
              [&](size_t b, Stream& stream, WalkWorker&, const BatchView& view) {
                const size_t rows = stream.residual.rows();
+               const size_t values = rows * view.full.cols;
                held.x[b] = Matrix<float>(rows, view.x32.cols);
-               std::copy_n(view.x32.data, held.x[b].size(), held.x[b].data());
-               if (full != nullptr) {
-                 (*full)[b] = Matrix<float>(rows, view.full.cols);
-                 std::copy_n(view.full.data, (*full)[b].size(), (*full)[b].data());
-               }
-               std::fill_n(view.full.data, rows * view.full.cols, 0.f);  // the stream stays here
+               held.full[b] = Matrix<float>(rows, view.full.cols);
+               std::copy_n(view.x32.data, values, held.x[b].data());
+               std::copy_n(view.full.data, values, held.full[b].data());
+               std::fill_n(view.full.data, values, 0.f);  // the stream stays here
              });
 }
 
@@ -402,29 +400,27 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
   Progress progress("fit", rows * static_cast<double>(model.config.layers), quiet);
   WalkContext context{pool, model, workers, stop, progress};
 
-  Held held[] = {{fit, fit_sinks, make_streams(model, fit), {}, {}},
-                 {train, train_sinks, make_streams(model, train), {}, {}}};
-  for (Held& part : held) part.x.resize(part.samples.size());
+  Held held[] = {{fit, fit_sinks, make_streams(model, fit)},
+                 {train, train_sinks, make_streams(model, train)}};
   // The unchanged model's outputs, where these are the targets.
-  Held original{fit, fit_sinks, {}, std::vector<Matrix<float>>(fit.size()), {}};
+  Held original{fit, fit_sinks, {}};
   const bool to_original = options.target == FitTarget::kOriginal;
-  if (to_original) {
-    original.streams = make_streams(model, fit);
-    held[0].target.resize(fit.size());
-  }
+  if (to_original) original.streams = make_streams(model, fit);
 
   const double total = flops_per_token(model.config, window).total();
   FittedLayers fitted;
   for (size_t l = 0; l < model.config.layers; ++l) {
     progress.advance(0, fmt::format("layer {}", l));
-    for (Held& part : held) enter(context, part, l, nullptr);
+    for (Held& part : held) enter(context, part, l);
     if (to_original) {
-      enter(context, original, l, &held[0].target);
+      enter(context, original, l);
       leave(context, original, l, {});
+      held[0].target = std::move(original.full);
     }
     std::optional<FittedLayer> kept = store.load ? store.load(l) : std::nullopt;
     if (kept) {
-      for (FittedOption& option : kept->options) set_scores(pool, held[1], option);
+      const std::vector<std::vector<uint8_t>> plain = held[1].plain();
+      for (FittedOption& option : kept->options) set_scores(pool, held[1], plain, option);
     } else {
       kept = LayerFit(context, options, l, total, gradients).run(held[0], held[1]);
       if (store.save) store.save(l, *kept);

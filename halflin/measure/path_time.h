@@ -18,8 +18,7 @@ struct PathTime {
 
 // Of each path that fit_menu makes of `menu`, in its order, by stand-ins of zeros in all layers at
 // once, in turns with the model as it is: medians of `repetitions`. `load` loads the model for
-// windows
-// of so many tokens; it has at most `positions`.
+// windows of so many tokens; it has at most `positions`.
 std::vector<PathTime> time_paths(ThreadPool& pool, const std::function<Model(size_t window)>& load,
                                  size_t positions, const MenuOptions& menu, size_t repetitions,
                                  bool quiet);

@@ -16,9 +16,9 @@ void LossSum::add(std::span<const float> losses, std::span<const size_t> offsets
 
 double LossSum::perplexity() const { return std::exp(mean()); }
 
-std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
-                                             std::span<const Batch> batches,
-                                             std::span<const MlpPath> paths, Progress& progress) {
+std::vector<std::vector<float>> run_batches(ThreadPool& pool, const Model& model,
+                                            std::span<const Batch> batches, const LayerRun& layers,
+                                            Progress& progress) {
   size_t rows = 0;
   for (const Batch& batch : batches) rows = std::max(rows, batch.rows());
   struct Worker {
@@ -35,7 +35,7 @@ std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& mode
     const Batch& batch = batches[b];
     const MatView<float> residual(worker.residual.data(), batch.rows(), model.config.d_model);
     embed(model, batch, residual);
-    run_layers(pool, model, 0, batch.offsets, residual, worker.workspace, paths);
+    layers(b, residual, worker.workspace);
     losses[b].resize(batch.rows());
     final_losses(pool, model, batch, residual, worker.workspace, losses[b]);
     progress.advance(static_cast<double>(batch.rows()));
@@ -50,6 +50,15 @@ std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& mode
     }
   }
   return losses;
+}
+
+std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
+                                             std::span<const Batch> batches,
+                                             std::span<const MlpPath> paths, Progress& progress) {
+  const auto layers = [&](size_t b, MatView<float> residual, Workspace& workspace) {
+    run_layers(pool, model, 0, batches[b].offsets, residual, workspace, paths);
+  };
+  return run_batches(pool, model, batches, layers, progress);
 }
 
 }  // namespace halflin

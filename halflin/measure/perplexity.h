@@ -1,6 +1,7 @@
 // Per-token losses of a model, whatever stands in its MLPs' places.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -19,8 +20,15 @@ struct LossSum {
   double perplexity() const;
 };
 
+// What happens to one batch's residual stream between embedding and head.
+using LayerRun = std::function<void(size_t batch, MatView<float> residual, Workspace& workspace)>;
+
 // Losses of each batch, [rows] as final_losses gives them. Batches run in parallel, one a thread;
-// results do not depend on the number of threads.
+// results do not depend on the number of threads. Throws Error where a loss is not finite.
+std::vector<std::vector<float>> run_batches(ThreadPool& pool, const Model& model,
+                                            std::span<const Batch> batches, const LayerRun& layers,
+                                            Progress& progress);
+// The same with all layers, and paths in the MLPs' places, none or one a layer.
 std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
                                              std::span<const Batch> batches,
                                              std::span<const MlpPath> paths, Progress& progress);

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "halflin/base/error.h"
+#include "halflin/measure/perplexity.h"
 #include "halflin/measure/walk.h"
 
 namespace halflin {
@@ -32,45 +32,21 @@ std::vector<RoutedBatch> route_batches(ThreadPool& pool, const Model& model,
                                        std::span<const MlpPath> paths,
                                        const std::atomic<bool>& stop, Progress& progress,
                                        const Router& router) {
-  size_t rows = 0;
-  for (const Batch& batch : batches) rows = std::max(rows, batch.rows());
-  struct Worker {
-    Workspace workspace;
-    Matrix<float> residual;
-  };
-  std::vector<Worker> workers(std::min<size_t>(static_cast<size_t>(pool.size()), batches.size()));
-  for (Worker& worker : workers) {
-    worker = {Workspace(model, rows), Matrix<float>(rows, model.config.d_model)};
-  }
   std::vector<RoutedBatch> out(batches.size());
-  pool.parallel_for(batches.size(), [&](size_t b, int w) {
-    Workspace& workspace = workers[static_cast<size_t>(w)].workspace;
-    Matrix<float>& buffer = workers[static_cast<size_t>(w)].residual;
-    const Batch& batch = batches[b];
-    const MatView<float> residual(buffer.data(), batch.rows(), model.config.d_model);
-    out[b].losses.resize(batch.rows());
-    out[b].routes = Matrix<uint8_t>(model.config.layers, batch.rows());
+  const LayerRun layers = [&](size_t b, MatView<float> residual, Workspace& workspace) {
     if (stop) throw Interrupted("interrupted");
-    embed(model, batch, residual);
+    out[b].routes = Matrix<uint8_t>(model.config.layers, batches[b].rows());
     for (size_t l = 0; l < model.config.layers; ++l) {
-      const Operand x = attention_step(pool, model, l, batch.offsets, residual, workspace);
+      const Operand x = attention_step(pool, model, l, batches[b].offsets, residual, workspace);
       const std::span<uint8_t> routes = out[b].routes.view().row_span(l);
       choose_routes(pool, paths[l], x, routes);
       if (router) router(b, l, routes);
       apply_routes(pool, model.layers[l].mlp, paths[l], x, routes, /*accumulate=*/true, residual,
                    workspace.mlp);
     }
-    final_losses(pool, model, batch, residual, workspace, out[b].losses);
-    progress.advance(static_cast<double>(batch.rows()));
-  });
-  for (size_t b = 0; b < out.size(); ++b) {
-    for (size_t t = 0; t < out[b].losses.size(); ++t) {
-      if (!std::isfinite(out[b].losses[t])) {
-        fail("{}: batch {}, token {}: expected a finite loss, found {}", model.path, b, t,
-             out[b].losses[t]);
-      }
-    }
-  }
+  };
+  std::vector<std::vector<float>> losses = run_batches(pool, model, batches, layers, progress);
+  for (size_t b = 0; b < out.size(); ++b) out[b].losses = std::move(losses[b]);
   return out;
 }
 
