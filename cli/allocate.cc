@@ -3,8 +3,7 @@
 
 #include <unistd.h>
 
-#include <atomic>
-#include <csignal>
+#include <cmath>
 #include <memory>
 #include <numeric>
 
@@ -19,8 +18,6 @@
 namespace halflin::cli {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 constexpr size_t kTimeRepetitions = 5;
 
@@ -46,23 +43,12 @@ struct Options {
   std::string command;
 };
 
-std::vector<double> parse_numbers(const std::string& text, const char* option, double most) {
-  std::vector<double> values;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
-    begin = end + 1;
-    try {
-      size_t used = 0;
-      values.push_back(std::stod(part, &used));
-      if (used != part.size()) throw std::invalid_argument(part);
-    } catch (const std::logic_error&) {
-      throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", option, text, part));
-    }
-    if (!(values.back() > 0 && values.back() < most)) {
-      throw UsageError(
-          fmt::format("{} \"{}\": expected numbers above 0 and below {:g}", option, text, most));
-    }
+std::vector<double> parse_between(const std::string& text, const char* option, double most) {
+  std::vector<double> values = parse_numbers(text, option);
+  for (const double value : values) {
+    if (value > 0 && value < most) continue;
+    throw UsageError(
+        fmt::format("{} \"{}\": expected numbers above 0 and below {:g}", option, text, most));
   }
   return values;
 }
@@ -85,21 +71,21 @@ double parse_budget(const std::string& text) {
 void parse_paths(Options& options) {
   MenuOptions& menu = options.allocate.menu;
   menu.linear = false;
-  for (size_t begin = 0; begin <= options.paths.size();) {
-    const size_t end = std::min(options.paths.find(',', begin), options.paths.size());
-    const std::string name = options.paths.substr(begin, end - begin);
-    begin = end + 1;
+  for (const std::string& name : split(options.paths, ',')) {
     if (name == "linear") {
       menu.linear = true;
     } else if (name == "folded") {
-      menu.folded = parse_numbers(options.kept, "--kept", 1);
+      menu.folded = parse_between(options.kept, "--kept", 1);
     } else if (name == "pruned") {
-      menu.pruned = parse_numbers(options.pruned, "--pruned-kept", 1);
+      menu.pruned = parse_between(options.pruned, "--pruned-kept", 1);
     } else if (name == "low-rank") {
+      menu.ranks.assign(1, 0);  // a quarter of the width, once that is known
+      if (options.ranks.empty()) continue;
       menu.ranks.clear();
-      if (options.ranks.empty()) options.ranks = "0";
-      for (const double rank : options.ranks == "0" ? std::vector<double>{0}
-                                                    : parse_numbers(options.ranks, "--rank", 1e6)) {
+      for (const double rank : parse_between(options.ranks, "--rank", 1e6)) {
+        if (rank != std::floor(rank)) {
+          throw UsageError(fmt::format("--rank \"{}\": expected whole numbers", options.ranks));
+        }
         menu.ranks.push_back(static_cast<size_t>(rank));
       }
     } else {
@@ -114,7 +100,7 @@ void complete(Options& options) {
   AllocateOptions& allocate = options.allocate;
   refuse_nan("--ridge", allocate.menu.ridge);
   allocate.budget_pct = parse_budget(options.budget);
-  allocate.multiples = parse_numbers(options.multiples, "--multiples", 1e6);
+  allocate.multiples = parse_between(options.multiples, "--multiples", 1e6);
   allocate.interval.kind = parse_interval(options.interval);
   allocate.window = options.text.window;
   parse_paths(options);
@@ -141,11 +127,7 @@ nlohmann::json settings_json(const Options& options) {
           {"bos", options.text.bos},
           {"native_bf16", has_native_bf16()},
           {"seed", allocate.seed},
-          {"bootstrap",
-           {{"draws", allocate.draws},
-            {"interval", options.interval},
-            {"confidence", allocate.interval.confidence},
-            {"unit", "window"}}}};
+          {"bootstrap", bootstrap_json(allocate.draws, allocate.interval)}};
 }
 
 // Where what was fitted and measured lies until the allocation is written: beside it, so that the
@@ -200,9 +182,8 @@ void run(Options& options) {
   }
 
   ThreadPool pool(options.common.threads);
-  const Precision precision = parse_precision(options.text.dtype);
-  std::signal(SIGINT, [](int) { interrupted = true; });
-  std::signal(SIGTERM, [](int) { interrupted = true; });
+  const Precision precision = measuring_precision(options.text.dtype, options.common.quiet);
+  const std::atomic<bool>& interrupted = stop_on_signals();
   const WorkFolder work(options.out);
   const FitStore store(work.path(), header);
   const SampledGradients gradients(work.path() / "gradients",
@@ -313,18 +294,8 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->add_option("--harm-tokens", options->harm_tokens,
                    "tokens of the train split for one backward pass, which puts errors into nats")
       ->capture_default_str();
-  command->add_option("--ridge", allocate.menu.ridge, "penalty of fits, on unnormalised sums")
-      ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
-  command->add_option("--seed", allocate.seed, "of random routing and the bootstrap")
-      ->capture_default_str()
-      ->check(seed_range());
-  command->add_option("--bootstrap", allocate.draws, "draws")
-      ->capture_default_str()
-      ->check(CLI::Range(100, 1000000));
-  command->add_option("--interval", options->interval, "95 % bootstrap interval")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"bca", "percentile"}));
+  add_statistics(*command, options->interval, "random routing and the bootstrap", allocate.seed,
+                 allocate.draws, allocate.menu.ridge);
   options->command = command_line;
   command->final_callback([options] { run(*options); });
 }

@@ -1,6 +1,4 @@
 // halflin analyze: what a model's need for nonlinearity depends on.
-#include <atomic>
-#include <csignal>
 #include <memory>
 
 #include "cli/cli.h"
@@ -13,8 +11,6 @@
 namespace halflin::cli {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 struct Options {
   Common common;
@@ -48,11 +44,7 @@ nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint,
                           {"mean_above", rules.mean_above},
                           {"positive_above", rules.positive_above},
                           {"elsewhere_at_least", rules.elsewhere_at_least}}},
-                        {"bootstrap",
-                         {{"draws", analysis.draws},
-                          {"interval", options.run.interval},
-                          {"confidence", analysis.interval.confidence},
-                          {"unit", "window"}}}};
+                        {"bootstrap", bootstrap_json(analysis.draws, analysis.interval)}};
   return header;
 }
 
@@ -108,15 +100,9 @@ void run(Options& options) {
   if (kept < analysis.layers.size()) {
     save_tokens(store, texts);
     ThreadPool pool(options.common.threads);
-    const Precision precision = parse_precision(options.text.dtype);
-    if (precision == Precision::kBF16 && !has_native_bf16() && !options.common.quiet) {
-      fmt::print(stderr,
-                 "halflin: warning: this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 "
-                 "products\n");
-    }
+    const Precision precision = measuring_precision(options.text.dtype, options.common.quiet);
     const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
-    std::signal(SIGINT, [](int) { interrupted = true; });
-    std::signal(SIGTERM, [](int) { interrupted = true; });
+    const std::atomic<bool>& interrupted = stop_on_signals();
     if (lines) fmt::print(stderr, "{}", analysis_header());
     analyze(
         pool, model, tokenizer, texts, analysis,

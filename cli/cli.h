@@ -2,10 +2,12 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <atomic>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "halflin/base/threads.h"
 #include "halflin/io/tokenizer.h"
@@ -35,6 +37,14 @@ struct TextOptions {
 };
 void add_text(CLI::App& command, TextOptions& text);
 
+// Set by SIGINT and SIGTERM once stop_on_signals was called.
+const std::atomic<bool>& stop_on_signals();
+
+// "a,b": its parts, one at least.
+std::vector<std::string> split(const std::string& text, char separator);
+// The numbers of such a list. Throws UsageError, which names `option`, where a part is none.
+std::vector<double> parse_numbers(const std::string& text, const char* option);
+
 // Seeds are uint64; CLI11 alone takes -1 and lets larger numbers saturate.
 CLI::Validator seed_range();
 
@@ -45,6 +55,12 @@ struct RunOptions {
 };
 void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint64_t& seed,
              size_t& draws, double& ridge);
+// The same without --out.
+void add_statistics(CLI::App& command, std::string& interval, const std::string& seeds,
+                    uint64_t& seed, size_t& draws, double& ridge);
+// As result files state it; `unit` is what is resampled.
+nlohmann::json bootstrap_json(size_t draws, const IntervalOptions& interval,
+                              const std::string& unit = "window");
 IntervalKind parse_interval(const std::string& interval);
 // Calls run(), blaming files in `out` for JSON that is not as halflin writes it.
 void with_results_of(const std::string& out, const std::function<void()>& run);
@@ -52,6 +68,8 @@ void with_results_of(const std::string& out, const std::function<void()>& run);
 // Throws UsageError where an option's value is NaN, which passes CLI11's checks of ranges.
 void refuse_nan(const char* option, double value);
 Precision parse_precision(const std::string& dtype);
+// The same, with a warning where the processor has no bfloat16 products.
+Precision measuring_precision(const std::string& dtype, bool quiet);
 // The tokenizer beside or inside the checkpoint; its ids are checked against the embedding.
 Tokenizer read_tokenizer(const Checkpoint& checkpoint);
 // The BOS id that --bos asks for; Error where the tokenizer's configuration adds none.

@@ -1,6 +1,9 @@
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
+#include <stdexcept>
 
 #include "cli/cli.h"
 #include "halflin/base/error.h"
@@ -36,6 +39,37 @@ void add_text(CLI::App& command, TextOptions& text) {
       ->check(CLI::IsMember({"f32", "bf16"}));
 }
 
+const std::atomic<bool>& stop_on_signals() {
+  static std::atomic<bool> stop{false};
+  std::signal(SIGINT, [](int) { stop = true; });
+  std::signal(SIGTERM, [](int) { stop = true; });
+  return stop;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(separator, begin), text.size());
+    parts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return parts;
+}
+
+std::vector<double> parse_numbers(const std::string& text, const char* option) {
+  std::vector<double> values;
+  for (const std::string& part : split(text, ',')) {
+    try {
+      size_t used = 0;
+      values.push_back(std::stod(part, &used));
+      if (used != part.size()) throw std::invalid_argument(part);
+    } catch (const std::logic_error&) {
+      throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", option, text, part));
+    }
+  }
+  return values;
+}
+
 CLI::Validator seed_range() {
   const auto check = [](const std::string& text) -> std::string {
     uint64_t seed = 0;
@@ -49,6 +83,11 @@ CLI::Validator seed_range() {
 void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint64_t& seed,
              size_t& draws, double& ridge) {
   command.add_option("--out", run.out, "directory for the results")->required();
+  add_statistics(command, run.interval, seeds, seed, draws, ridge);
+}
+
+void add_statistics(CLI::App& command, std::string& interval, const std::string& seeds,
+                    uint64_t& seed, size_t& draws, double& ridge) {
   command.add_option("--ridge", ridge, "penalty of surrogates, on unnormalised sums")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
@@ -56,9 +95,17 @@ void add_run(CLI::App& command, RunOptions& run, const std::string& seeds, uint6
   command.add_option("--bootstrap", draws, "draws")
       ->capture_default_str()
       ->check(CLI::Range(100, 1000000));
-  command.add_option("--interval", run.interval, "95 % bootstrap interval")
+  command.add_option("--interval", interval, "95 % bootstrap interval")
       ->capture_default_str()
       ->check(CLI::IsMember({"bca", "percentile"}));
+}
+
+nlohmann::json bootstrap_json(size_t draws, const IntervalOptions& interval,
+                              const std::string& unit) {
+  return {{"draws", draws},
+          {"interval", interval.kind == IntervalKind::kBCa ? "bca" : "percentile"},
+          {"confidence", interval.confidence},
+          {"unit", unit}};
 }
 
 IntervalKind parse_interval(const std::string& interval) {
@@ -80,6 +127,16 @@ void refuse_nan(const char* option, double value) {
 
 Precision parse_precision(const std::string& dtype) {
   return dtype == "bf16" ? Precision::kBF16 : Precision::kF32;
+}
+
+Precision measuring_precision(const std::string& dtype, bool quiet) {
+  const Precision precision = parse_precision(dtype);
+  if (precision == Precision::kBF16 && !has_native_bf16() && !quiet) {
+    fmt::print(stderr,
+               "halflin: warning: this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 "
+               "products\n");
+  }
+  return precision;
 }
 
 void add_decode(CLI::App& command, DecodeChoice& choice) {

@@ -142,28 +142,25 @@ nlohmann::json make_header(const Options& options, const std::vector<size_t>& la
   if (files.second) header["second_text"] = text_header(*files.second);
   header["splits"] = texts.description;
   const TrainOptions& train = options.train;
-  nlohmann::json settings = {{"layers", layers},
-                             {"procedure", options.two_phase ? "two-phase"
-                                           : options.at_once ? "at-once"
-                                                             : "progressive"},
-                             {"control", !options.no_control},
-                             {"objective", options.objective},
-                             {"batch", train.batch},
-                             {"accumulate", train.accumulate},
-                             {"learning_rate", train.schedule.peak},
-                             {"warmup", train.schedule.warmup},
-                             {"weight_decay", train.optimizer.weight_decay},
-                             {"clip", train.optimizer.clip},
-                             {"ridge", options.ridge},
-                             {"dtype", options.text.dtype},
-                             {"bos", options.text.bos},
-                             {"native_bf16", has_native_bf16()},
-                             {"seed", train.seed},
-                             {"bootstrap",
-                              {{"draws", options.statistics.draws},
-                               {"interval", options.run.interval},
-                               {"confidence", options.statistics.interval.confidence},
-                               {"unit", "window"}}}};
+  nlohmann::json settings = {
+      {"layers", layers},
+      {"procedure", options.two_phase ? "two-phase"
+                    : options.at_once ? "at-once"
+                                      : "progressive"},
+      {"control", !options.no_control},
+      {"objective", options.objective},
+      {"batch", train.batch},
+      {"accumulate", train.accumulate},
+      {"learning_rate", train.schedule.peak},
+      {"warmup", train.schedule.warmup},
+      {"weight_decay", train.optimizer.weight_decay},
+      {"clip", train.optimizer.clip},
+      {"ridge", options.ridge},
+      {"dtype", options.text.dtype},
+      {"bos", options.text.bos},
+      {"native_bf16", has_native_bf16()},
+      {"seed", train.seed},
+      {"bootstrap", bootstrap_json(options.statistics.draws, options.statistics.interval)}};
   if (options.objective == "distill") settings["temperature"] = options.temperature;
   if (options.one_stage()) {
     settings["steps"] = options.steps;

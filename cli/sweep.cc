@@ -2,8 +2,6 @@
 #include "halflin/measure/sweep.h"
 
 #include <algorithm>
-#include <atomic>
-#include <csignal>
 #include <memory>
 
 #include "cli/cli.h"
@@ -16,8 +14,6 @@
 namespace halflin::cli {
 
 namespace {
-
-std::atomic<bool> interrupted{false};
 
 constexpr size_t kHarmTokens = 8192;
 
@@ -36,30 +32,12 @@ struct Options {
   std::string command;
 };
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 std::vector<double> parse_shares(const std::string& text, const char* option) {
-  std::vector<double> values;
-  if (text.empty() || text == "none") return values;
-  for (const std::string& part : split(text, ',')) {
-    try {
-      size_t used = 0;
-      values.push_back(std::stod(part, &used));
-      if (used != part.size()) throw std::invalid_argument(part);
-    } catch (const std::logic_error&) {
-      throw UsageError(fmt::format("{} \"{}\": \"{}\" is no number", option, text, part));
-    }
-    if (!(values.back() >= 0 && values.back() <= 1)) {
-      throw UsageError(fmt::format("{} \"{}\": shares lie between 0 and 1", option, text));
-    }
+  if (text.empty() || text == "none") return {};
+  std::vector<double> values = parse_numbers(text, option);
+  for (const double value : values) {
+    if (value >= 0 && value <= 1) continue;
+    throw UsageError(fmt::format("{} \"{}\": shares lie between 0 and 1", option, text));
   }
   return values;
 }
@@ -129,23 +107,21 @@ nlohmann::json make_header(const Options& options, const Checkpoint& checkpoint,
                                      options.common.model, checkpoint, text);
   header["protocol"] = options.protocol;
   header["splits"] = splits.description;
-  header["settings"] = {{"layers", sweep.layers},
-                        {"gates", sweep.gates},
-                        {"rates", sweep.rates},
-                        {"fold", sweep.fold},
-                        {"controls", sweep.controls},
-                        {"rank", sweep.rank},
-                        {"ridge", sweep.ridge},
-                        {"budget_pct", sweep.budget_pct},
-                        {"dtype", options.text.dtype},
-                        {"bos", options.text.bos},
-                        {"native_bf16", has_native_bf16()},
-                        {"seed", sweep.seed},
-                        {"bootstrap",
-                         {{"draws", sweep.draws},
-                          {"interval", options.run.interval},
-                          {"confidence", sweep.interval.confidence},
-                          {"unit", options.protocol == "paper" ? "line" : "window"}}}};
+  header["settings"] = {
+      {"layers", sweep.layers},
+      {"gates", sweep.gates},
+      {"rates", sweep.rates},
+      {"fold", sweep.fold},
+      {"controls", sweep.controls},
+      {"rank", sweep.rank},
+      {"ridge", sweep.ridge},
+      {"budget_pct", sweep.budget_pct},
+      {"dtype", options.text.dtype},
+      {"bos", options.text.bos},
+      {"native_bf16", has_native_bf16()},
+      {"seed", sweep.seed},
+      {"bootstrap", bootstrap_json(sweep.draws, sweep.interval,
+                                   options.protocol == "paper" ? "line" : "window")}};
   return header;
 }
 
@@ -194,13 +170,9 @@ void run(Options& options) {
 
   if (kept < sweep_options.layers.size() || !store.baseline()) {
     ThreadPool pool(options.common.threads);
-    const Precision precision = parse_precision(options.text.dtype);
-    if (precision == Precision::kBF16 && !has_native_bf16()) {
-      warn(options, "this CPU has no bfloat16 arithmetic: bfloat16 weights, float32 products");
-    }
+    const Precision precision = measuring_precision(options.text.dtype, options.common.quiet);
     const size_t window = paper ? std::min<size_t>(512, config.max_positions) : options.text.window;
-    std::signal(SIGINT, [](int) { interrupted = true; });
-    std::signal(SIGTERM, [](int) { interrupted = true; });
+    const std::atomic<bool>& interrupted = stop_on_signals();
     if (!splits.harm.empty()) {
       std::vector<size_t> layers;
       std::copy_if(sweep_options.layers.begin(), sweep_options.layers.end(),

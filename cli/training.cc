@@ -14,8 +14,6 @@ namespace halflin::cli {
 
 namespace {
 
-std::atomic<bool> stop{false};
-
 // With gates: how often they are open, and the FLOPs that go with it.
 nlohmann::json evaluation_json(const TrainModel& model, const Evaluation& evaluation,
                                size_t window) {
@@ -46,12 +44,6 @@ nlohmann::json evaluation_json(const TrainModel& model, const Evaluation& evalua
 }
 
 }  // namespace
-
-const std::atomic<bool>& stop_on_signals() {
-  std::signal(SIGINT, [](int) { stop = true; });
-  std::signal(SIGTERM, [](int) { stop = true; });
-  return stop;
-}
 
 void add_training(CLI::App& command, TrainingOptions& options) {
   TrainOptions& train = options.train;

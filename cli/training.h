@@ -46,9 +46,6 @@ TrainingWindows cut_texts(const TrainingTexts& texts, const Tokenizer& tokenizer
 
 DType parse_save_dtype(const std::string& dtype);
 
-// Set by SIGINT and SIGTERM once stop_on_signals was called.
-const std::atomic<bool>& stop_on_signals();
-
 // Mean loss and perplexity with its interval on the held-out texts, "valid" and "test" (where there
 // are such), and with gates their use. The windows' losses go to `losses_file` unless it is empty.
 nlohmann::json evaluate_held_out(ThreadPool& pool, TrainModel& model,

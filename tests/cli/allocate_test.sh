@@ -34,6 +34,7 @@ check 2 'expected a percentage' "${small[@]}" --budget much
 check 2 'expected a percentage' "${small[@]}" --budget -1%
 check 2 'expected a percentage' "${small[@]}" --budget nan%
 check 2 'is no path' "${small[@]}" --budget 1% --paths linear,curved
+check 2 'whole numbers' "${small[@]}" --budget 1% --paths low-rank --rank 0.5
 check 2 'above 0 and below 1' "${small[@]}" --budget 1% --kept 1.5
 check 1 'needs? [0-9]+ tokens|[0-9]+ tokens' --text "$work/text" --budget 1% --fit-tokens 1000000 --window 24
 check 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
