@@ -11,6 +11,7 @@
 #include "halflin/report/analysis_tables.h"
 #include "halflin/report/page.h"
 #include "halflin/report/run.h"
+#include "halflin/report/summary.h"
 #include "halflin/report/sweep_tables.h"
 #include "halflin/report/table.h"
 

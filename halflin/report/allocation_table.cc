@@ -2,32 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
+#include "halflin/report/terminal.h"
 
 namespace halflin {
 
 using nlohmann::json;
 
 namespace {
-
-constexpr int kBarWidth = 20;
-
-std::string percent(double value) {
-  return std::abs(value) >= 1000 ? fmt::format("{:+.0f} %", value)
-                                 : fmt::format("{:+.2f} %", value);
-}
-
-std::string with_interval(const json& figure) {
-  return fmt::format("{} [{}, {}]", percent(figure.at("delta_ppl_pct")),
-                     percent(figure.at("ci_lo")), percent(figure.at("ci_hi")));
-}
-
-std::string bar(double share) {
-  const int filled = static_cast<int>(std::lround(share * kBarWidth));
-  std::string text;
-  for (int i = 0; i < kBarWidth; ++i) text += i < filled ? "█" : "·";
-  return text;
-}
 
 std::string layer_line(const json& layer) {
   const double rate = layer.at("rate");
@@ -54,7 +35,7 @@ std::string allocation_table(const json& result) {
     const bool own = point.at("price") == result.at("price");
     out += fmt::format("{:>9.4g}  {:>5.2f} %  {:>5.2f} %  {:<31}  {}\n",
                        point.at("price").get<double>(), -point.at("flops_saved_pct").get<double>(),
-                       -point.at("bytes_saved_pct").get<double>(), with_interval(point),
+                       -point.at("bytes_saved_pct").get<double>(), change(point),
                        own ? "<- the budget's" : "");
     if (point.contains("decode_time_saved_pct")) {
       out += fmt::format("{:>9}  by the clock: {:.2f} % of a prompt's time, {:.2f} % one by one\n",
@@ -63,7 +44,7 @@ std::string allocation_table(const json& result) {
     }
     for (const json& control : point.value("controls", json::array())) {
       out += fmt::format("{:>9}  {:>5.2f} %  {:>7}  {:<31}  {}\n", "",
-                         -control.at("flops_saved_pct").get<double>(), "", with_interval(control),
+                         -control.at("flops_saved_pct").get<double>(), "", change(control),
                          control.at("name").get<std::string>());
     }
   }
@@ -71,8 +52,7 @@ std::string allocation_table(const json& result) {
   out += fmt::format(
       "\nbudget {:+g} %: calibrated {}, test {} over {} predictions; saves {:.2f} % of all FLOPs\n",
       result.at("budget_pct").get<double>(), percent(result.at("calibration").at("delta_ppl_pct")),
-      with_interval(test), test.at("predictions").get<size_t>(),
-      test.at("flops_saved_pct").get<double>());
+      change(test), test.at("predictions").get<size_t>(), test.at("flops_saved_pct").get<double>());
   return out;
 }
 

@@ -8,6 +8,7 @@
 #include "halflin/io/file.h"
 #include "halflin/io/json.h"
 #include "halflin/mlp/allocation.h"
+#include "halflin/report/figures.h"
 
 namespace halflin {
 
@@ -16,24 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-
-double number(const json& object, const char* key) {
-  const json* found = find_member(object, key);
-  return found == nullptr || !found->is_number() ? kNone : found->get<double>();
-}
-
-Figure figure(const json& object, const char* key) {
-  return {number(object, key), number(object, "ci_lo"), number(object, "ci_hi")};
-}
-
 double tokens_per_s(const json& speed) { return number(speed.at("tokens_per_s"), "median"); }
-
-const json& list(const json& object, const char* key) {
-  static const json kEmpty = json::array();
-  const json* found = find_member(object, key);
-  return found == nullptr ? kEmpty : *found;
-}
 
 json read_measured_allocation(const fs::path& path, std::span<const ReportRun> runs) {
   const Allocation allocation = load_allocation(path);
@@ -83,7 +67,7 @@ Table pareto_table(const Budgets& budgets) {
       const auto add = [&](const std::string& router, const json& from) {
         table.rows.push_back({entry.label, router, number(point, "price"),
                               number(from, "flops_saved_pct"), number(from, "bytes_saved_pct"),
-                              number(from, "seconds_saved_pct"), figure(from, "delta_ppl_pct"),
+                              number(from, "seconds_saved_pct"), cost(from),
                               std::string(own ? "budget" : "")});
       };
       add("gates and price", point);
@@ -136,7 +120,7 @@ Table timing_table(const Budgets& budgets) {
       const json& gain = entry.result.at("speedup").at(key);
       table.rows.push_back({entry.label, std::string(name),
                             tokens_per_s(entry.result.at("dense").at(key)),
-                            tokens_per_s(entry.result.at(key)), figure(gain, "times"),
+                            tokens_per_s(entry.result.at(key)), figure(gain, "times", ""),
                             number(gain, "time_saved_pct"), number(gain, "counted_saved_pct")});
     }
   }

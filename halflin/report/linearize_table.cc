@@ -6,25 +6,20 @@
 #include <cmath>
 #include <vector>
 
+#include "halflin/report/terminal.h"
+
 namespace halflin {
 
 using nlohmann::json;
 
 namespace {
 
-std::string percent(double value) {
-  return std::abs(value) >= 1000 ? fmt::format("{:+.0f} %", value)
-                                 : fmt::format("{:+.2f} %", value);
-}
-
 std::string number(double value) {
   return std::abs(value) >= 10000 ? fmt::format("{:.3e}", value) : fmt::format("{:.2f}", value);
 }
 
-std::string change(const json& figure) {
-  if (figure.at("too_few_windows")) return percent(figure.at("delta_ppl_pct"));
-  return fmt::format("{} [{}, {}]", percent(figure.at("delta_ppl_pct")),
-                     percent(figure.at("ci_lo")), percent(figure.at("ci_hi")));
+std::string judged(const json& figure) {
+  return figure.at("too_few_windows") ? percent(figure.at("delta_ppl_pct")) : change(figure);
 }
 
 std::string ppl(const json& figure) { return number(figure.at("ppl")); }
@@ -45,7 +40,7 @@ std::string linearize_table_line(const json& stage) {
       fmt::runtime(kStageLine), stage.at("stage").get<size_t>() + 1, layers.empty() ? "-" : layers,
       stage.at("steps").get<size_t>(), ppl(stage.at("before")),
       stage.contains("replaced") ? ppl(stage.at("replaced")) : "-", ppl(stage.at("tuned")),
-      change(stage.at("tuned")), stage.contains("control") ? ppl(stage.at("control")) : "-");
+      judged(stage.at("tuned")), stage.contains("control") ? ppl(stage.at("control")) : "-");
 }
 
 std::string linearize_table(const json& result) {
@@ -67,8 +62,8 @@ std::string linearize_table(const json& result) {
       }
       text += fmt::format(
           "{:<20} {:>9}  {:<32} {:<32} {:>8} {:>10}\n", model.at("name").get<std::string>(),
-          ppl(figures), figures.contains("delta_ppl_pct") ? change(figures) : "-",
-          figures.contains("against_control") ? change(figures.at("against_control")) : "-", linear,
+          ppl(figures), figures.contains("delta_ppl_pct") ? judged(figures) : "-",
+          figures.contains("against_control") ? judged(figures.at("against_control")) : "-", linear,
           flops);
     }
   }

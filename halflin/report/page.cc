@@ -8,7 +8,7 @@
 #include "halflin/base/error.h"
 #include "halflin/report/assets.h"
 #include "halflin/report/encode.h"
-#include "halflin/report/sweep_tables.h"
+#include "halflin/report/summary.h"
 
 namespace halflin {
 

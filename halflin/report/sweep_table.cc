@@ -4,29 +4,13 @@
 
 #include <cmath>
 
+#include "halflin/report/terminal.h"
+
 namespace halflin {
 
 using nlohmann::json;
 
 namespace {
-
-constexpr int kBarWidth = 20;
-
-std::string percent(double value) {
-  return std::abs(value) >= 1000 ? fmt::format("{:+.0f} %", value)
-                                 : fmt::format("{:+.2f} %", value);
-}
-
-std::string bar(double share) {
-  const int filled = static_cast<int>(std::lround(share * kBarWidth));
-  std::string text;
-  for (int i = 0; i < kBarWidth; ++i) text += i < filled ? "█" : "·";
-  return text;
-}
-
-std::string interval(const json& figure) {
-  return fmt::format("[{}, {}]", percent(figure.at("ci_lo")), percent(figure.at("ci_hi")));
-}
 
 // The gate with the lowest cost at its own threshold.
 const json* best_gate(const json& layer) {

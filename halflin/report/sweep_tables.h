@@ -14,12 +14,6 @@ namespace halflin {
 // left out. The first column of each is the run's label.
 std::vector<Table> sweep_tables(std::span<const ReportRun> runs);
 
-// What the figures say, in a few sentences for each run.
-std::vector<std::string> summary(const ReportRun& run);
-
-// Warnings about the comparison itself: other texts, other models, partial runs.
-std::vector<std::string> cautions(std::span<const ReportRun> runs);
-
 // "0-3, 7": which of `layers` (rising) those are.
 std::string layer_ranges(const std::vector<size_t>& layers);
 

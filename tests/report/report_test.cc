@@ -10,6 +10,7 @@
 #include "halflin/report/encode.h"
 #include "halflin/report/page.h"
 #include "halflin/report/run.h"
+#include "halflin/report/summary.h"
 #include "halflin/report/sweep_tables.h"
 #include "halflin/report/table.h"
 #include "halflin/report/token_map.h"
