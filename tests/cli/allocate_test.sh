@@ -5,13 +5,7 @@ set -euo pipefail
 halflin=$1
 fixtures=$2
 model=$fixtures/models/llama_gguf/model.gguf
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-wrong() {
-  echo "wrong: $*" >&2
-  failures=$((failures + 1))
-}
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 for i in $(seq 1500); do
   echo "the ants $((i * 7919 % 997)) saw $((i * 31 % 89)) of them in the $((i * i % 613)) hills"
@@ -19,25 +13,21 @@ done >"$work/text"
 small=(--text "$work/text" --window 24 --fit-tokens 2000 --train-tokens 2000
   --calibration-tokens 1000 --eval-tokens 1000 --harm-tokens 500 --bootstrap 200)
 
-# check STATUS PATTERN ARGUMENT...: exit status, and a pattern in the one line on stderr.
-check() {
-  local status=$1 pattern=$2 got=0
-  shift 2
-  "$halflin" allocate "$model" "$@" --quiet >"$work/out" 2>"$work/err" </dev/null || got=$?
-  [[ $got == "$status" ]] || wrong "status $got, not $status: $* ($(cat "$work/err"))"
-  grep -qE -- "$pattern" "$work/err" || wrong "no '$pattern' for: $* ($(cat "$work/err"))"
+# refuse STATUS PATTERN ARGUMENT...: in one line.
+refuse() {
+  check "$1" "$2" allocate "$model" "${@:3}" --quiet
   [[ $(wc -l <"$work/err") == 1 ]] || wrong "more than one line for: $*"
 }
 
 # --- refusals ---
-check 2 'expected a percentage' "${small[@]}" --budget much
-check 2 'expected a percentage' "${small[@]}" --budget -1%
-check 2 'expected a percentage' "${small[@]}" --budget nan%
-check 2 'is no path' "${small[@]}" --budget 1% --paths linear,curved
-check 2 'whole numbers' "${small[@]}" --budget 1% --paths low-rank --rank 0.5
-check 2 'above 0 and below 1' "${small[@]}" --budget 1% --kept 1.5
-check 1 'needs? [0-9]+ tokens|[0-9]+ tokens' --text "$work/text" --budget 1% --fit-tokens 1000000 --window 24
-check 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
+refuse 2 'expected a percentage' "${small[@]}" --budget much
+refuse 2 'expected a percentage' "${small[@]}" --budget -1%
+refuse 2 'expected a percentage' "${small[@]}" --budget nan%
+refuse 2 'is no path' "${small[@]}" --budget 1% --paths linear,curved
+refuse 2 'whole numbers' "${small[@]}" --budget 1% --paths low-rank --rank 0.5
+refuse 2 'above 0 and below 1' "${small[@]}" --budget 1% --kept 1.5
+refuse 1 '1056024 tokens are needed' --text "$work/text" --budget 1% --fit-tokens 1000000 --window 24
+refuse 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
 [[ ! -e $work/a ]] || wrong 'a refused command left a file'
 
 # --- an allocation that the others take ---
@@ -64,16 +54,11 @@ cmp -s <(grep '"ppl"' "$work/ppl") <(grep '"ppl"' "$work/dense") && wrong 'ppl t
 "$halflin" report "$work/sweep" --allocation "$work/a" --bench "$work/bench" >"$work/out" 2>"$work/err" \
   || wrong "report: $(cat "$work/err")"
 grep -q 'gates and price' "$work/out" && grep -q 'one by one' "$work/out" || wrong 'no Pareto or timing table'
-refused() {
-  "$halflin" report "$work/sweep" "${@:2}" >/dev/null 2>"$work/err" && wrong "accepted: $*"
-  grep -q -- "$1" "$work/err" && [[ $(wc -l <"$work/err") == 1 ]] || wrong "no '$1': $(cat "$work/err")"
-}
-refused 'found no "speedup"' --bench "$work/json"
-refused 'truncated\|expected' --allocation "$work/text"
+check 1 'found no "speedup"' report "$work/sweep" --bench "$work/json"
+check 1 'header length' report "$work/sweep" --allocation "$work/text"
 "$halflin" sweep "$fixtures/models/gpt2_gguf/model.gguf" --text "$work/text" --window 24 --fit-tokens 500 --eval-tokens 500 \
   --harm-tokens 0 --gates none --bootstrap 200 --quiet --out "$work/other" >/dev/null
-"$halflin" report "$work/other" --allocation "$work/a" >/dev/null 2>"$work/err" && wrong 'accepted another model'
-grep -q 'made for the model' "$work/err" || wrong "another model: $(cat "$work/err")"
+check 1 'made for the model' report "$work/other" --allocation "$work/a"
 
 # --- the same bytes again, for any number of threads ---
 "$halflin" allocate "$model" "${small[@]}" --budget 1% --controls --out "$work/b" --json --quiet \
@@ -102,11 +87,24 @@ done
 cmp -s "$work/a" "$work/whole" || wrong 'after kills the allocation is another'
 [[ ! -e $work/a.work ]] || wrong 'the work folder is left'
 
-# --- by the clock ---
-"$halflin" allocate "$model" "${small[@]}" --budget 5% --save time --fit dense --multiples 1 --json \
-  --quiet >"$work/json" 2>"$work/err" || grep -qE 'cannot be kept|none of the paths' "$work/err" ||
-  wrong "--save time: $(cat "$work/err")"
-[[ ! -s $work/json ]] || grep -q decode_time_saved_pct "$work/json" || wrong 'no time in JSON'
+# --- by the clock: times are taken once, and those that were taken count ---
+timed=(allocate "$model" "${small[@]}" --budget 5% --save time --fit dense --multiples 1 --json --quiet --out "$work/t")
+mkdir "$work/t" # where a file cannot be written
+"$halflin" "${timed[@]}" >/dev/null 2>&1 && wrong 'a folder was overwritten'
+rmdir "$work/t"
+rm -r "$work/t.work/dense"
+python3 - "$work/t.work/times.json" <<'PYTHON'
+import json, sys
+times = json.load(open(sys.argv[1]))
+json.dump([{"prefill": 0.02, "decode": 0.04} for _ in times], open(sys.argv[1], "w"))
+PYTHON
+"$halflin" "${timed[@]}" >"$work/json" 2>"$work/err" || wrong "--save time: $(cat "$work/err")"
+python3 - "$work/json" <<'PYTHON' || wrong 'the times in JSON'
+import json, sys
+test = json.load(open(sys.argv[1]))["test"]
+assert test["decode_time_saved_pct"] > 0
+assert abs(test["decode_time_saved_pct"] - 2 * test["prefill_time_saved_pct"]) < 1e-9
+PYTHON
 
 # --- whole layers ---
 "$halflin" allocate "$model" "${small[@]}" --budget 5% --static --out "$work/s" >"$work/out" 2>/dev/null

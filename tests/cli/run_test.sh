@@ -5,23 +5,7 @@ set -euo pipefail
 halflin=$1
 fixtures=$2
 plain=$fixtures/models/llama_gguf/model.gguf # 48 positions, no chat template
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-wrong() {
-  echo "wrong: $*" >&2
-  failures=$((failures + 1))
-}
-
-# check STATUS PATTERN ARGUMENT...: exit status, and a pattern in the one line on stderr.
-check() {
-  local status=$1 pattern=$2 got=0
-  shift 2
-  "$halflin" "$@" >"$work/out" 2>"$work/err" </dev/null || got=$?
-  [[ $got == "$status" ]] || wrong "status $got, not $status: $* ($(cat "$work/err"))"
-  grep -qE -- "$pattern" "$work/err" || wrong "no '$pattern' for: $* ($(cat "$work/err"))"
-  [[ $status != 1 || $(wc -l <"$work/err") == 1 ]] || wrong "more than one line for: $*"
-}
+. "$(dirname "${BASH_SOURCE[0]}")/checks.sh"
 
 # --- refusals ---
 check 2 'length zero' run "$plain" --prompt a --stop ''
