@@ -26,7 +26,10 @@ def objects(data):
 def lines(data):
     """The strings of a serialised vector (R Internals, "Serialization Formats", XDR, version 3)."""
     source = io.BytesIO(data)
-    number = lambda: struct.unpack(">i", source.read(4))[0]
+
+    def number():
+        return struct.unpack(">i", source.read(4))[0]
+
     if source.read(2) != b"X\n" or number() != 3:
         sys.exit("austen.py: not R's serialisation, version 3")
     source.read(8)  # the versions of R that wrote it and that can read it
