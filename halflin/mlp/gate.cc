@@ -8,6 +8,7 @@
 
 #include "halflin/base/error.h"
 #include "halflin/mlp/logistic.h"
+#include "halflin/ops/dots.h"
 
 namespace halflin {
 namespace {
@@ -117,20 +118,6 @@ double accuracy_of(ThreadPool& pool, const Gate& gate, MatView<const float> x,
     right += (scores[t] > gate.threshold) == (label[t] > 0);
   }
   return static_cast<double>(right) / static_cast<double>(std::max<size_t>(used, 1));
-}
-
-// start + x . weight
-double dot(float start, const float* x, std::span<const float> weight) {
-  double sum[4] = {static_cast<double>(start), 0, 0, 0};
-  size_t j = 0;
-  for (; j + 4 <= weight.size(); j += 4) {
-    for (size_t k = 0; k < 4; ++k) {
-      sum[k] += static_cast<double>(x[j + k]) * static_cast<double>(weight[j + k]);
-    }
-  }
-  for (; j < weight.size(); ++j)
-    sum[0] += static_cast<double>(x[j]) * static_cast<double>(weight[j]);
-  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 }  // namespace
@@ -267,16 +254,56 @@ size_t Gate::inputs() const {
   return hidden_bias.empty() ? weight.size() : hidden.size() / hidden_bias.size();
 }
 
-float gate_score(const Gate& gate, const float* x) {
-  const size_t units = gate.hidden_bias.size();
-  if (units == 0) return static_cast<float>(dot(gate.bias, x, gate.weight));
-  const size_t d = gate.inputs();
-  double score = static_cast<double>(gate.bias);
-  for (size_t u = 0; u < units; ++u) {
-    const double z = dot(gate.hidden_bias[u], x, std::span(gate.hidden).subspan(u * d, d));
+namespace {
+
+size_t dots_of(const Gate& gate) { return std::max<size_t>(gate.hidden_bias.size(), 1); }
+
+void add_dots(const Gate& gate, std::vector<const float*>& weights) {
+  if (gate.hidden_bias.empty()) weights.push_back(gate.weight.data());
+  for (size_t u = 0; u < gate.hidden_bias.size(); ++u) {
+    weights.push_back(gate.hidden.data() + u * gate.inputs());
+  }
+}
+
+// From x's dots, with the weights or with each unit's.
+float score_of(const Gate& gate, const double* dot) {
+  auto score = static_cast<double>(gate.bias);
+  if (gate.hidden_bias.empty()) score += dot[0];
+  for (size_t u = 0; u < gate.hidden_bias.size(); ++u) {
+    const double z = dot[u] + static_cast<double>(gate.hidden_bias[u]);
     score += static_cast<double>(gate.weight[u]) * 0.5 * z * (1 + std::erf(z * M_SQRT1_2));
   }
   return static_cast<float>(score);
+}
+
+}  // namespace
+
+float gate_score(const Gate& gate, const float* x) {
+  const MatView<const float> row(x, 1, gate.inputs());
+  if (gate.hidden_bias.empty()) {  // what a token in decoding meets: nothing is allocated
+    const float* weight = gate.weight.data();
+    double sum = 0;
+    dots(row, {&weight, 1}, {&sum, 1, 1});
+    return score_of(gate, &sum);
+  }
+  const Gate* gates[] = {&gate};
+  float score = 0;
+  score_rows(gates, row, {&score, 1, 1});
+  return score;
+}
+
+void score_rows(std::span<const Gate* const> gates, Operand x, MatView<float> scores) {
+  std::vector<const float*> weights;
+  for (const Gate* gate : gates) add_dots(*gate, weights);
+  Matrix<double> sums(x.rows, weights.size());
+  dots(x, weights, sums.view());
+  for (size_t t = 0; t < x.rows; ++t) {
+    const double* sum = sums.row(t);
+    for (size_t g = 0; g < gates.size(); ++g) {
+      scores(t, g) = score_of(*gates[g], sum);
+      sum += dots_of(*gates[g]);
+    }
+  }
 }
 
 double gate_flops(const Gate& gate) {
@@ -290,8 +317,10 @@ std::vector<float> gate_scores(ThreadPool& pool, const Gate& gate, MatView<const
   constexpr size_t kRowsPerTask = 256;
   std::vector<float> scores(x.rows);
   pool.parallel_for((x.rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, int) {
-    const size_t end = std::min(x.rows, (task + 1) * kRowsPerTask);
-    for (size_t t = task * kRowsPerTask; t < end; ++t) scores[t] = gate_score(gate, x.row(t));
+    const size_t begin = task * kRowsPerTask;
+    const size_t count = std::min(x.rows - begin, kRowsPerTask);
+    const Gate* gates[] = {&gate};
+    score_rows(gates, x.row_range(begin, count), {scores.data() + begin, count, 1});
   });
   return scores;
 }

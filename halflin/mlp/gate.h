@@ -11,6 +11,7 @@
 #include "halflin/base/matrix.h"
 #include "halflin/base/threads.h"
 #include "halflin/mlp/least_squares.h"
+#include "halflin/ops/linear.h"
 
 namespace halflin {
 
@@ -33,6 +34,8 @@ struct Gate {
 // The score of one x [d]; summed in float64 in a fixed order, so that no vector width and no number
 // of threads changes a route.
 float gate_score(const Gate& gate, const float* x);
+// The same of rows x [T, d] by several gates, in one pass over the rows: scores [T, gates].
+void score_rows(std::span<const Gate* const> gates, Operand x, MatView<float> scores);
 // Floating-point operations of one token's score.
 double gate_flops(const Gate& gate);
 

@@ -34,38 +34,37 @@ void each_rows(ThreadPool& pool, size_t rows, const Run& run) {
   });
 }
 
-// A row in float32: in place, or widened into `buffer`.
-const float* widen(const Operand& row, std::vector<float>& buffer) {
-  if (!row.is_bf16) return static_cast<const float*>(row.data);
-  const auto* values = static_cast<const bf16*>(row.data);
-  buffer.resize(row.cols);
-  std::transform(values, values + row.cols, buffer.begin(), to_float);
-  return buffer.data();
-}
-
 // The rows one after the other, and zeros up to `to`'s rows.
-void gather(ThreadPool& pool, const Operand& x, std::span<const size_t> rows, MutableOperand to) {
+void gather(const Operand& x, std::span<const size_t> rows, MutableOperand to) {
   const size_t bytes = row_bytes(x);
   auto* target = static_cast<unsigned char*>(to.data);
-  each_rows(pool, rows.size(), [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) std::memcpy(target + i * bytes, row_of(x, rows[i]), bytes);
-  });
-  std::memset(target + rows.size() * bytes, 0, (to.rows - rows.size()) * bytes);
+  for (const size_t row : rows) {
+    std::memcpy(target, row_of(x, row), bytes);
+    target += bytes;
+  }
+  std::memset(target, 0, (to.rows - rows.size()) * bytes);
 }
 
-void scatter(ThreadPool& pool, MatView<const float> from, std::span<const size_t> rows,
-             bool accumulate, MatView<float> to) {
-  each_rows(pool, rows.size(), [&](size_t begin, size_t end) {
-    for (size_t i = begin; i < end; ++i) {
-      float* target = to.row(rows[i]);
-      const float* source = from.row(i);
-      if (!accumulate) {
-        std::copy_n(source, from.cols, target);
-        continue;
-      }
-      for (size_t c = 0; c < from.cols; ++c) target[c] += source[c];
+void scatter(MatView<const float> from, std::span<const size_t> rows, bool accumulate,
+             MatView<float> to) {
+  for (size_t i = 0; i < rows.size(); ++i) {
+    float* target = to.row(rows[i]);
+    const float* source = from.row(i);
+    if (!accumulate) {
+      std::copy_n(source, from.cols, target);
+      continue;
     }
-  });
+    for (size_t c = 0; c < from.cols; ++c) target[c] += source[c];
+  }
+}
+
+// The path that a token takes, of those whose gates have these scores.
+size_t first_passed(const MlpPath& path, const float* scores) {
+  for (size_t i = 0; i < path.options.size(); ++i) {
+    const std::optional<Gate>& gate = path.options[i].gate;
+    if (!gate || scores[i] > gate->threshold) return i + 1;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -89,9 +88,7 @@ double path_flops(const CheapPath& path) {
 
 MlpScratch::MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated)
     : hidden(precision, padded(rows), std::max(d_mlp, d_model)),
-      up(gated ? padded(rows) : 0, d_mlp),
-      gathered(precision, padded(rows), d_model),
-      routed(padded(rows), d_model) {}
+      up(gated ? padded(rows) : 0, d_mlp) {}
 
 MutableOperand mlp_neurons(ThreadPool& pool, const Mlp& mlp, Operand x, MlpScratch& scratch) {
   const MutableOperand hidden = scratch.hidden.view(x.rows, mlp.up.out());
@@ -141,10 +138,15 @@ void choose_routes(ThreadPool& pool, const MlpPath& path, Operand x, std::span<u
   if (path.options.empty() || !path.options.front().gate) {
     return std::fill(routes.begin(), routes.end(), static_cast<uint8_t>(!path.options.empty()));
   }
+  std::vector<const Gate*> gates;
+  for (const PathOption& option : path.options) {
+    if (option.gate) gates.push_back(&*option.gate);
+  }
   each_rows(pool, x.rows, [&](size_t begin, size_t end) {
-    std::vector<float> buffer;
+    Matrix<float> scores(end - begin, gates.size());
+    score_rows(gates, x.row_range(begin, end - begin), scores.view());
     for (size_t t = begin; t < end; ++t) {
-      routes[t] = static_cast<uint8_t>(choose_route(path, widen(x.row_range(t, 1), buffer)));
+      routes[t] = static_cast<uint8_t>(first_passed(path, scores.row(t - begin)));
     }
   });
 }
@@ -152,23 +154,49 @@ void choose_routes(ThreadPool& pool, const MlpPath& path, Operand x, std::span<u
 void apply_routes(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x,
                   std::span<const uint8_t> routes, bool accumulate, MatView<float> y,
                   MlpScratch& scratch) {
-  const auto run = [&](size_t way, Operand in, bool add, MatView<float> out) {
-    if (way == 0) return apply_mlp(pool, mlp, in, add, out, scratch);
-    apply_cheap(pool, *path.options[way - 1].path, in, add, out, scratch);
+  const auto run = [&](size_t way, Operand in, bool add, MatView<float> out, MlpScratch& buffers) {
+    if (way == 0) return apply_mlp(pool, mlp, in, add, out, buffers);
+    apply_cheap(pool, *path.options[way - 1].path, in, add, out, buffers);
   };
-  scratch.routes.resize(std::max(scratch.routes.size(), path.options.size() + 1));
+  const size_t ways = path.options.size() + 1;
+  scratch.routes.resize(std::max(scratch.routes.size(), ways));
   for (std::vector<size_t>& rows : scratch.routes) rows.clear();
   for (size_t t = 0; t < x.rows; ++t) scratch.routes[routes[t]].push_back(t);
-  for (size_t way = 0; way <= path.options.size(); ++way) {
-    const std::vector<size_t>& rows = scratch.routes[way];
+
+  // Parts by the number of rows alone, so that threads do not change results; the dearest first.
+  struct Part {
+    size_t way;
+    std::span<const size_t> rows;
+  };
+  std::vector<Part> parts;
+  for (size_t i = 0; i < ways; ++i) {
+    const size_t way = (ways - i) % ways;
+    const std::span<const size_t> rows = scratch.routes[way];
     if (rows.empty()) continue;
-    if (rows.size() == x.rows) return run(way, x, accumulate, y);
-    const MutableOperand inputs = scratch.gathered.view(padded(rows.size()), x.cols);
-    gather(pool, x, rows, inputs);
-    const MatView<float> outputs(scratch.routed.data(), inputs.rows, y.cols);
-    run(way, inputs, false, outputs);
-    scatter(pool, outputs, rows, accumulate, y);
+    if (rows.size() == x.rows) return run(way, x, accumulate, y, scratch);
+    const size_t most = rows_of_block(x.rows);
+    const size_t count = (rows.size() + most - 1) / most;
+    const size_t size = padded((rows.size() + count - 1) / count);
+    for (size_t begin = 0; begin < rows.size(); begin += size) {
+      parts.push_back({way, rows.subspan(begin, std::min(size, rows.size() - begin))});
+    }
   }
+  scratch.routed.resize(std::max(scratch.routed.size(), static_cast<size_t>(pool.size())));
+  pool.parallel_for(parts.size(), [&](size_t p, int worker) {
+    const auto& [way, rows] = parts[p];
+    RouteScratch& buffers = scratch.routed[static_cast<size_t>(worker)];
+    if (buffers.outputs.empty()) {
+      const Precision precision = mlp.up.precision();
+      buffers = {{precision, kRowBlock, x.cols, mlp.up.out(), !mlp.gate.empty()},
+                 {precision, kRowBlock, x.cols},
+                 {kRowBlock, x.cols}};
+    }
+    const MutableOperand inputs = buffers.inputs.view(padded(rows.size()), x.cols);
+    const MatView<float> outputs(buffers.outputs.data(), inputs.rows, y.cols);
+    gather(x, rows, inputs);
+    run(way, inputs, false, outputs, buffers.mlp);
+    scatter(outputs, rows, accumulate, y);
+  });
 }
 
 void apply_path(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x, bool accumulate,

@@ -57,17 +57,25 @@ struct MlpPath {
 // lets it pass.
 size_t choose_route(const MlpPath& path, const float* x);
 
+struct RouteScratch;
+
 // Buffers of MLP evaluation for up to `rows` tokens at a time.
 struct MlpScratch {
   OperandBuffer hidden;                     // [rows, h] activations of the neurons
   Matrix<float> up;                         // [rows, h] of a gated MLP
-  OperandBuffer gathered;                   // [rows, d] inputs of the tokens of one route
-  Matrix<float> routed;                     // [rows, d] their outputs
+  std::vector<RouteScratch> routed;         // one a thread, made when first used
   std::vector<std::vector<size_t>> routes;  // rows by route
   std::vector<uint8_t> chosen;              // [rows] each token's route
 
   MlpScratch() = default;
   MlpScratch(Precision precision, size_t rows, size_t d_model, size_t d_mlp, bool gated);
+};
+
+// Of up to kRowBlock tokens of one route.
+struct RouteScratch {
+  MlpScratch mlp;
+  OperandBuffer inputs;   // [kRowBlock, d]
+  Matrix<float> outputs;  // [kRowBlock, d]
 };
 
 // Neurons after activation and gating, a(x) [T, h] in the model's operand type, valid until the
@@ -84,7 +92,8 @@ void apply_cheap(ThreadPool& pool, const CheapPath& path, Operand x, bool accumu
 // counted from 1.
 void choose_routes(ThreadPool& pool, const MlpPath& path, Operand x, std::span<uint8_t> routes);
 
-// Each token by its route, the rows of one route gathered, so that each is one matrix product.
+// Each token by its route: the rows of one route gathered, in parts that run side by side, each
+// from x to y in one thread.
 void apply_routes(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand x,
                   std::span<const uint8_t> routes, bool accumulate, MatView<float> y,
                   MlpScratch& scratch);

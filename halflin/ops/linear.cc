@@ -259,10 +259,6 @@ Matrix<float> Linear::weight() const {
 
 std::span<const float> Linear::bias() const { return state_->bias.span(); }
 
-namespace {
-
-// Blocks of a multiple of 16 rows, so that few different products are compiled, and a multiple of
-// four blocks where there are rows enough, so that they share out evenly over a few threads.
 size_t rows_of_block(size_t rows) {
   constexpr size_t kLeast = 32;
   const size_t blocks = (rows + kRowBlock - 1) / kRowBlock;
@@ -270,8 +266,6 @@ size_t rows_of_block(size_t rows) {
   const size_t size = (rows + even - 1) / even;
   return std::clamp((size + 15) / 16 * 16, kLeast, kRowBlock);
 }
-
-}  // namespace
 
 void Linear::forward(ThreadPool& pool, Operand x, MutableOperand y,
                      const Epilogue& epilogue) const {

@@ -16,6 +16,10 @@
 namespace halflin {
 
 inline constexpr size_t kRowBlock = 128;
+// Rows of a block, at most kRowBlock, of a matrix of so many: a multiple of 16, so that few
+// different products are compiled, and a multiple of four blocks where there are rows enough, so
+// that they share out evenly over a few threads.
+size_t rows_of_block(size_t rows);
 
 // The precision that matrix products read: float32, or bfloat16 with float32 sums. Residual stream,
 // norms, softmax and losses are float32 in both.

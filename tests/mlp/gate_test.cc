@@ -207,6 +207,14 @@ TEST(GateScore, GoesThroughTheHiddenLayer) {
   ThreadPool pool(2);
   const MatView<const float> rows(x, 1, 3);
   EXPECT_EQ(gate_scores(pool, gate, rows).front(), gate_score(gate, x));
+  // Beside another gate, in one pass.
+  Gate plain{.name = "plain", .weight = {1, -2, 0.1f}, .bias = 0.3f};
+  const Gate* gates[] = {&plain, &gate, &plain};
+  Matrix<float> scores(1, 3);
+  score_rows(gates, rows, scores.view());
+  EXPECT_EQ(scores(0, 0), gate_score(plain, x));
+  EXPECT_EQ(scores(0, 1), gate_score(gate, x));
+  EXPECT_EQ(scores(0, 2), gate_score(plain, x));
   gate.hidden_bias.clear();
   gate.hidden.clear();
   EXPECT_THROW(gate_scores(pool, gate, rows), Error);

@@ -75,6 +75,37 @@ TEST_F(Seam, DoesNotDependOnTheNumberOfThreads) {
   EXPECT_TRUE(std::ranges::equal(one.span(), three.span()));
 }
 
+TEST_F(Seam, BatchesAndSingleTokensTakeTheSameRoutes) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (PathOption& option : path.options) {
+    for (float& w : option.gate->weight) w = normal(random);
+  }
+  OperandBuffer rounded(Precision::kBF16, kRows, kWidth);
+  const MutableOperand bf16_x = rounded.view(kRows, kWidth);
+  convert(x.view(), bf16_x);
+  for (const Operand rows : {Operand(x.view()), Operand(bf16_x)}) {
+    // Thresholds that are scores: one bit more or less would be another route.
+    std::vector<float> row(kWidth);
+    const auto widen = [&](size_t t) {
+      for (size_t c = 0; c < kWidth; ++c) {
+        row[c] = rows.is_bf16 ? to_float(bf16_x.bf16_row(t)[c]) : x(t, c);
+      }
+      return row.data();
+    };
+    for (size_t i = 0; i < path.options.size(); ++i) {
+      Gate& gate = *path.options[i].gate;
+      gate.threshold = gate_score(gate, widen(11 + i));
+    }
+    std::vector<uint8_t> routes(kRows);
+    for (const int threads : {1, 3}) {
+      ThreadPool pool(threads);
+      choose_routes(pool, path, rows, routes);
+      for (size_t t = 0; t < kRows; ++t) ASSERT_EQ(routes[t], choose_route(path, widen(t))) << t;
+    }
+  }
+}
+
 TEST_F(Seam, AnOptionWithoutGateTakesAllThatIsLeft) {
   path.options[1].gate.reset();
   std::vector<uint8_t> route(kRows, 9);
