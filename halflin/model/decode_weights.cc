@@ -34,12 +34,20 @@ class Reader {
     return linear;
   }
 
-  // A cheap path's matrix, unpacked and in `format` where whole blocks allow.
+  // A cheap path's matrix, unpacked and in `format`. The last block of a row may go beyond its end:
+  // zeros there, as in the inputs (MatvecInput).
   DecodeLinear unpack(const Linear& packed, DType format) {
     DecodeLinear linear;
     if (packed.empty()) return linear;
-    const Matrix<float> weight = packed.weight();
-    if (weight.cols() % dtype_block_elements(format) != 0) format = DType::kBF16;
+    Matrix<float> weight = packed.weight();
+    const size_t block = dtype_block_elements(format);
+    if (const size_t end = weight.cols() % block; end != 0) {
+      Matrix<float> padded(weight.rows(), weight.cols() + block - end);
+      for (size_t r = 0; r < weight.rows(); ++r) {
+        std::copy_n(weight.row(r), weight.cols(), padded.row(r));
+      }
+      weight = std::move(padded);
+    }
     linear.weight = allocate(format, weight.rows(), weight.cols());
     encode(weight.view(), 0, linear.weight);
     linear.bias.assign(packed.bias().begin(), packed.bias().end());

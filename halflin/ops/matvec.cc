@@ -56,7 +56,8 @@ void MatvecInput::set(std::span<const float> x, bool quantised) {
 
 void matvec_rows(const StoredMatrix& weight, const float* bias, const MatvecInput& x, size_t begin,
                  size_t end, bool accumulate, float* y) {
-  if (x.size() != weight.in || end > weight.out) {
+  const size_t in = reads_codes(weight.dtype) ? round_up(x.size(), kBlock) : x.size();
+  if (in != weight.in || end > weight.out) {
     fail("a product of [{}, {}], outputs up to {}, was given an input of {}", weight.in, weight.out,
          end, x.size());
   }
