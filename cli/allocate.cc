@@ -19,7 +19,7 @@ namespace halflin::cli {
 
 namespace {
 
-constexpr size_t kTimeRepetitions = 5;
+constexpr size_t kTimeRepetitions = 9;
 
 struct Options {
   Common common;
@@ -118,6 +118,8 @@ nlohmann::json settings_json(const Options& options) {
           {"pruned_kept", allocate.menu.pruned},
           {"ranks", allocate.menu.ranks},
           {"static", allocate.whole_layers},
+          {"most_paths", allocate.most_paths == kAllPaths ? nlohmann::json()
+                                                          : nlohmann::json(allocate.most_paths)},
           {"save", options.save},
           {"fit", options.fit},
           {"harm_tokens", options.harm_tokens},
@@ -199,9 +201,10 @@ void run(Options& options) {
       return load_model(pool, read_checkpoint(options.common.model), precision, window);
     };
     options.allocate.times =
-        stored ? *stored
-               : time_paths(pool, load, config.max_positions, options.allocate.menu,
-                            kTimeRepetitions, options.common.quiet);
+        stored
+            ? *stored
+            : time_paths(pool, load, config.max_positions, options.allocate.menu, kTimeRepetitions,
+                         /*gated=*/!options.allocate.whole_layers, options.common.quiet);
     if (!stored) store.save_times(options.allocate.times);
   }
   const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
@@ -249,6 +252,10 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->add_option("--pruned-kept", options->pruned,
                    "shares of neurons kept by pruned paths, their output weights refitted")
       ->capture_default_str();
+  command
+      ->add_option("--most-paths", allocate.most_paths,
+                   "cheap paths of one layer at most: fewer, larger products (default: no limit)")
+      ->check(CLI::Range(size_t{1}, kAllPaths));
   command->add_option("--rank", options->ranks,
                       "ranks of low-rank paths (default: a quarter of the width)");
   command

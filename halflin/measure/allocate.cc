@@ -100,7 +100,8 @@ PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
         if (store != nullptr) {
           if (auto point = store->point(fit, price)) return std::move(*point);
         }
-        const std::vector<MlpPath> paths = priced_paths(layers, price, options.whole_layers);
+        const std::vector<MlpPath> paths =
+            priced_paths(layers, price, options.whole_layers, options.most_paths);
         const Evaluation::Run run = calibration.run(paths, fmt::format("price {:.3g}", price));
         PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
         if (store != nullptr) store->save_point(fit, point);
@@ -109,15 +110,18 @@ PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
       options.budget_pct, first_price);
 }
 
-PathTime time_saved(const FittedLayers& layers, std::span<const MlpPath> paths,
-                    const Saving& saving) {
-  PathTime time;
+TimeSaved time_saved(const FittedLayers& layers, std::span<const MlpPath> paths,
+                     const Saving& saving) {
+  TimeSaved time;
   for (size_t l = 0; l < layers.size(); ++l) {
     for (size_t i = 0; i < paths[l].options.size(); ++i) {
       for (const FittedOption& option : layers[l].options) {
-        if (option.packed != paths[l].options[i].path) continue;
-        time.prefill += 100 * saving.rates[l][i] * option.time.prefill;
-        time.decode += 100 * saving.rates[l][i] * option.time.decode;
+        const auto& [packed, gate] = paths[l].options[i];
+        if (option.packed != packed) continue;
+        const double rate = saving.rates[l][i];
+        time.prefill +=
+            100 * (gate ? rate * option.time.token - option.time.fixed : option.time.whole);
+        time.decode += 100 * rate * option.time.decode;
       }
     }
   }
@@ -166,6 +170,7 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
         .menu = options.menu,
         .whole_layers = options.whole_layers,
         .trim = options.trim,
+        .most_paths = options.most_paths,
         .price = fit == Fit::kDense || result.tried.empty() ? 0 : result.calibrated.price,
         .times = options.times,
         .target = fit == Fit::kRoutedOriginal ? FitTarget::kOriginal : FitTarget::kOwn};
@@ -213,7 +218,8 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
   const FittedLayers& layers = result.fitted;
   for (const double p : prices) {
-    const std::vector<MlpPath> paths = priced_paths(layers, p, options.whole_layers);
+    const std::vector<MlpPath> paths =
+        priced_paths(layers, p, options.whole_layers, options.most_paths);
     const Evaluation::Run run = test.run(paths, fmt::format("test, price {:.3g}", p));
     AllocationPoint point{p,
                           interval(run),
@@ -240,7 +246,8 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
     result.points.push_back(std::move(point));
   }
 
-  const std::vector<MlpPath> own = priced_paths(layers, price, options.whole_layers);
+  const std::vector<MlpPath> own =
+      priced_paths(layers, price, options.whole_layers, options.most_paths);
   for (size_t l = 0; l < own.size(); ++l) {
     result.layers.emplace_back();
     for (const PathOption& chosen : own[l].options) {

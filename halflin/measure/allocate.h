@@ -33,7 +33,8 @@ struct AllocateOptions {
   std::vector<Fit> fits{Fit::kDense};  // tried in order; routed ones take the price of the first
   MenuOptions menu;
   double trim = 0.03;
-  bool whole_layers = false;  // no gates: a path serves all tokens of its layer
+  bool whole_layers = false;      // no gates: a path serves all tokens of its layer
+  size_t most_paths = kAllPaths;  // of a layer
   bool controls = false;
   std::vector<PathTime> times;    // of the menu (path_time.h), to save time instead of FLOPs
   size_t control_tokens = 10000;  // of the train split, for the paper's gates
@@ -53,12 +54,17 @@ struct ComparedWith {
   double flops_pct = 0;
 };
 
+// Percent of a prompt's time, and of tokens' one by one.
+struct TimeSaved {
+  double prefill = 0, decode = 0;
+};
+
 // One price, on the test split.
 struct AllocationPoint {
   double price = 0;
   Interval delta_ppl;  // percent
   Saving saving;
-  PathTime time;            // percent saved, from the times of single paths; 0 without these
+  TimeSaved time;           // from the times of single paths; 0 without these
   size_t sinks_routed = 0;  // token x layer: sinks that took a cheap path
   std::vector<ComparedWith> controls;
 };

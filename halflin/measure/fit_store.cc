@@ -38,12 +38,21 @@ PlainPath copy(const PlainPath& path) {
           .constant = path.constant};
 }
 
+json time_json(const PathTime& time) {
+  return {
+      {"whole", time.whole}, {"token", time.token}, {"fixed", time.fixed}, {"decode", time.decode}};
+}
+
+PathTime time_of(const json& stored) {
+  return {stored.at("whole"), stored.at("token"), stored.at("fixed"), stored.at("decode")};
+}
+
 json figures_of(const FittedOption& option) {
   return {{"sink_score", option.sink_score},
           {"saved", option.saved},
-          {"prefill", option.time.prefill},
-          {"decode", option.time.decode},
           {"gate_cost", option.gate_cost},
+          {"fixed_cost", option.fixed_cost},
+          {"time", time_json(option.time)},
           {"energy", option.energy},
           {"energy_all", option.energy_all},
           {"scale", option.scale},
@@ -95,8 +104,9 @@ std::optional<FittedLayer> FitStore::layer(const Model& model, const std::string
     option.gate = std::move(from.gate.value());
     option.sink_score = own.at("sink_score");
     option.saved = own.at("saved");
-    option.time = {own.at("prefill"), own.at("decode")};
     option.gate_cost = own.at("gate_cost");
+    option.fixed_cost = own.at("fixed_cost");
+    option.time = time_of(own.at("time"));
     option.energy = own.at("energy");
     option.energy_all = own.at("energy_all");
     option.scale = own.at("scale");
@@ -156,15 +166,13 @@ std::optional<std::vector<PathTime>> FitStore::times() const {
   const auto stored = read(directory_ / "times.json");
   if (!stored) return std::nullopt;
   std::vector<PathTime> times;
-  for (const json& one : *stored) times.push_back({one.at("prefill"), one.at("decode")});
+  for (const json& one : *stored) times.push_back(time_of(one));
   return times;
 }
 
 void FitStore::save_times(const std::vector<PathTime>& times) const {
   json stored = json::array();
-  for (const PathTime& time : times) {
-    stored.push_back({{"prefill", time.prefill}, {"decode", time.decode}});
-  }
+  for (const PathTime& time : times) stored.push_back(time_json(time));
   write_file_atomically(directory_ / "times.json", stored.dump() + "\n");
 }
 

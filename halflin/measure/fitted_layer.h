@@ -19,8 +19,9 @@ struct FittedOption {
   Gate gate;              // score: minus the log of the predicted harm in nats
   float sink_score = 0;   // the highest score of a sink: no threshold may lie below it
   double saved = 0;       // share of all that a token costs that the path saves
-  PathTime time;          // the same by the clock, where that was measured
   double gate_cost = 0;   // and that its gate costs
+  double fixed_cost = 0;  // and that each token of the text costs if any takes the path
+  PathTime time;          // by the clock, where that was measured
   double energy = 0;      // mean error energy on the train split, sinks left out
   double energy_all = 0;  // the same with the sinks
   double scale = 0;       // nats that a unit of its error energy costs
@@ -46,12 +47,17 @@ using FittedLayers = std::vector<FittedLayer>;
 
 // Gates at one price, in nats for all that a token costs. Taking a path gains price x saved less
 // the predicted harm. From the dearest path to the cheapest, each one's threshold is what gains
-// most on the train split, given what its tokens would gain on the dearer paths. Options that save
-// less than twice what their gates cost are left out.
-MlpPath priced_path(std::span<const FittedOption> options, double price);
+// most on the train split, given what its tokens would gain on the dearer paths. From what the
+// layer gains in all goes price x what gates cost the tokens that they score (a token that passes
+// one meets no further one), and price x the fixed costs. Options leave one by one, each time the
+// one without which the layer gains most, while there are more than `most` or the gain does not
+// fall.
+inline constexpr size_t kAllPaths = 255;
+MlpPath priced_path(std::span<const FittedOption> options, double price, size_t most = kAllPaths);
 // One path for all tokens: the one that gains most, or none.
 MlpPath whole_layer_path(std::span<const FittedOption> options, double price);
 
-std::vector<MlpPath> priced_paths(const FittedLayers& layers, double price, bool whole_layers);
+std::vector<MlpPath> priced_paths(const FittedLayers& layers, double price, bool whole_layers,
+                                  size_t most = kAllPaths);
 
 }  // namespace halflin

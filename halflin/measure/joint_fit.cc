@@ -104,7 +104,10 @@ class LayerFit {
       option.saved = (path_flops(mlp_) - flops) / total_flops_;
       if (!options_.times.empty()) {
         option.time = options_.times[i];
-        option.saved = option.time.mean();
+        option.saved =
+            (option.time.decode + (options_.whole_layers ? option.time.whole : option.time.token)) /
+            2;
+        option.fixed_cost = option.time.fixed / 2;
       }
       if (option.saved <= 0) continue;  // costs as much as the MLP itself
       option.packed = std::make_shared<CheapPath>(pack_path(c_.model, weights_, path));
@@ -427,8 +430,9 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
     }
     fitted.push_back(std::move(*kept));
     const std::vector<FittedOption>& menu = fitted.back().options;
-    const MlpPath path = options.whole_layers ? whole_layer_path(menu, options.price)
-                                              : priced_path(menu, options.price);
+    const MlpPath path = options.whole_layers
+                             ? whole_layer_path(menu, options.price)
+                             : priced_path(menu, options.price, options.most_paths);
     for (Held& part : held) leave(context, part, l, path);
   }
   return fitted;

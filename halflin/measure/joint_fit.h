@@ -20,7 +20,8 @@ struct JointFitOptions {
   MenuOptions menu;
   bool whole_layers = false;  // no gates: paths serve all tokens, sinks too, and are fitted on them
   double trim = 0.03;         // share of tokens with the largest errors that fits leave out
-  double price = 0;           // what the layers below are routed at while fitting; 0: not at all
+  size_t most_paths = kAllPaths;  // of a layer, at the price
+  double price = 0;  // what the layers below are routed at while fitting; 0: not at all
   // Of each path of the menu, where tokens are to save time instead of FLOPs; or none.
   std::vector<PathTime> times{};
   FitTarget target = FitTarget::kOwn;  // what paths should give: f(x), or what the unchanged

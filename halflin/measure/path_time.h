@@ -8,19 +8,22 @@
 
 namespace halflin {
 
-// Shares of a token's time in the whole model that one layer saves when it takes a path: in a
-// prompt, and one token at a time.
+// Shares of a token's time in the whole model that one layer saves with a path.
 struct PathTime {
-  double prefill = 0, decode = 0;
-
-  double mean() const { return (prefill + decode) / 2; }
+  double whole = 0;   // in a prompt all of whose tokens take it
+  double token = 0;   // in a prompt, for each token of it that takes the path by a gate
+  double fixed = 0;   // and what it costs, for each token of a prompt in which any takes it
+  double decode = 0;  // one token at a time
 };
 
 // Of each path that fit_menu makes of `menu`, in its order, by stand-ins of zeros in all layers at
-// once, in turns with the model as it is: medians of `repetitions`. `load` loads the model for
-// windows of so many tokens; it has at most `positions`.
+// once, in turns with the model as it is: medians of `repetitions`. `gated`: also at a quarter and
+// at three quarters of a prompt's tokens, by gates of random weights, which tell `token` and
+// `fixed` apart: the former is what the full MLP takes for one row more, less the path's; the
+// latter holds what the path takes for no row at all, weights to read and products to begin, and
+// its gate. `load` loads the model for windows of so many tokens; it has at most `positions`.
 std::vector<PathTime> time_paths(ThreadPool& pool, const std::function<Model(size_t window)>& load,
                                  size_t positions, const MenuOptions& menu, size_t repetitions,
-                                 bool quiet);
+                                 bool gated, bool quiet);
 
 }  // namespace halflin

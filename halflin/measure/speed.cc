@@ -101,8 +101,13 @@ std::vector<MlpPath> stand_in_paths(ThreadPool& pool, const Model& model,
   auto zeros = std::make_shared<CheapPath>();
   zeros->affine = Linear(Matrix<float>(d, d).view(), false, std::vector<float>(d), model.precision);
   std::vector<MlpPath> paths(model.config.layers, MlpPath{{{zeros, std::nullopt}}});
-  if (rate >= 1) return paths;
+  if (rate < 1) add_random_gates(pool, model, ids, rate, seed, paths);
+  return paths;
+}
 
+void add_random_gates(ThreadPool& pool, const Model& model, std::span<const int32_t> ids,
+                      double rate, uint64_t seed, std::vector<MlpPath>& paths) {
+  const size_t d = model.config.d_model;
   Batch batch;
   batch.add(ids);
   Workspace workspace(model, batch.rows());
@@ -126,7 +131,6 @@ std::vector<MlpPath> stand_in_paths(ThreadPool& pool, const Model& model,
     paths[l].options[0].gate = gate;
     apply_path(pool, model.layers[l].mlp, paths[l], x, true, residual.view(), workspace.mlp);
   }
-  return paths;
 }
 
 }  // namespace halflin

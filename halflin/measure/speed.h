@@ -48,6 +48,10 @@ SpeedResult measure_speed(ThreadPool& pool, Decoder& decoder, std::span<const in
 std::vector<MlpPath> stand_in_paths(ThreadPool& pool, const Model& model,
                                     std::span<const int32_t> ids, double rate, uint64_t seed);
 
+// Gives each layer's first option such a gate; ids' tokens as many as `rate` says then take it.
+void add_random_gates(ThreadPool& pool, const Model& model, std::span<const int32_t> ids,
+                      double rate, uint64_t seed, std::vector<MlpPath>& paths);
+
 double median_of(std::vector<double> values);
 
 }  // namespace halflin

@@ -25,6 +25,7 @@ refuse 2 'expected a percentage' "${small[@]}" --budget -1%
 refuse 2 'expected a percentage' "${small[@]}" --budget nan%
 refuse 2 'is no path' "${small[@]}" --budget 1% --paths linear,curved
 refuse 2 'whole numbers' "${small[@]}" --budget 1% --paths low-rank --rank 0.5
+check 2 'most-paths' allocate "$model" "${small[@]}" --budget 1% --most-paths 0
 refuse 2 'above 0 and below 1' "${small[@]}" --budget 1% --kept 1.5
 refuse 1 '1056024 tokens are needed' --text "$work/text" --budget 1% --fit-tokens 1000000 --window 24
 refuse 1 'nowhere' "${small[@]}" --budget 1% --out /proc/nowhere/a
@@ -96,14 +97,34 @@ rm -r "$work/t.work/dense"
 python3 - "$work/t.work/times.json" <<'PYTHON'
 import json, sys
 times = json.load(open(sys.argv[1]))
-json.dump([{"prefill": 0.02, "decode": 0.04} for _ in times], open(sys.argv[1], "w"))
+assert all(time.keys() == {"whole", "token", "fixed", "decode"} for time in times)
+fixed = {"whole": 0.5, "token": 0.02, "fixed": 0.001, "decode": 0.04}
+json.dump([fixed for _ in times], open(sys.argv[1], "w"))
 PYTHON
 "$halflin" "${timed[@]}" >"$work/json" 2>"$work/err" || wrong "--save time: $(cat "$work/err")"
 python3 - "$work/json" <<'PYTHON' || wrong 'the times in JSON'
 import json, sys
-test = json.load(open(sys.argv[1]))["test"]
+result = json.load(open(sys.argv[1]))
+test = result["test"]
 assert test["decode_time_saved_pct"] > 0
-assert abs(test["decode_time_saved_pct"] - 2 * test["prefill_time_saved_pct"]) < 1e-9
+paths = sum(len(layer["options"]) for layer in result["layers"])
+expected = test["decode_time_saved_pct"] / 2 - 100 * 0.001 * paths
+assert abs(expected - test["prefill_time_saved_pct"]) < 1e-9
+PYTHON
+
+# --- a layer's paths are as many as are allowed, and an unfinished run with more is none of its ---
+fewer=(allocate "$model" "${small[@]}" --budget 5% --fit dense --multiples 1 --json --quiet --out "$work/f")
+mkdir "$work/f"
+"$halflin" "${fewer[@]}" >/dev/null 2>&1 && wrong 'a folder was overwritten'
+rmdir "$work/f"
+check 1 'most_paths' "${fewer[@]}" --most-paths 1
+rm -r "$work/f.work"
+"$halflin" "${fewer[@]}" --most-paths 1 >"$work/json" 2>"$work/err" || wrong "--most-paths: $(cat "$work/err")"
+python3 - "$work/json" <<'PYTHON' || wrong 'the number of paths'
+import json, sys
+result = json.load(open(sys.argv[1]))
+assert result["settings"]["most_paths"] == 1
+assert max(len(layer["options"]) for layer in result["layers"]) == 1
 PYTHON
 
 # --- whole layers ---

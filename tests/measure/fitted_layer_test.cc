@@ -89,14 +89,83 @@ TEST(PricedPath, LetsNoSinkPass) {
   }
 }
 
-TEST(PricedPath, LeavesOutWhatHardlyAnybodyTakes) {
+TEST(PricedPath, SinksTakeNoPartInWhatAPathGains) {
+  // All tokens but the first two have the score of a sink or less: what these two would save does
+  // not pay for the gate, what all would save does.
+  const Tokens tokens(100);
+  std::vector<FittedOption> options;
+  options.push_back(option(0, 0.02, tokens.rough));
+  options.front().gate_cost = 0.001;
+  EXPECT_EQ(priced_path(options, 10).options.size(), 1u);
+  options.front().sink_score = options.front().score[options.front().order[2]];
+  EXPECT_TRUE(priced_path(options, 10).options.empty());
+}
+
+TEST(PricedPath, LeavesOutWhatDoesNotPayForItsGate) {
   const Tokens tokens(100);
   std::vector<FittedOption> options;
   options.push_back(option(0, 0.02, tokens.rough));
   EXPECT_TRUE(priced_path(options, 1e-9).options.empty());
-  EXPECT_EQ(priced_path(options, 10).options.size(), 1u);
-  options.front().gate_cost = 0.011;  // more than half of what all would save
-  EXPECT_TRUE(priced_path(options, 10).options.empty());
+  const double price = 10;
+  double gain = 0;  // of the tokens
+  for (const double harm : tokens.rough) gain += std::max(price * 0.02 - harm, 0.0);
+  options.front().gate_cost = 0.99 * gain / (price * 100);
+  EXPECT_EQ(priced_path(options, price).options.size(), 1u);
+  options.front().gate_cost = 1.01 * gain / (price * 100);
+  EXPECT_TRUE(priced_path(options, price).options.empty());
+  // The same of a cost that any token of the path causes.
+  options.front().gate_cost = 0;
+  options.front().fixed_cost = 0.99 * gain / (price * 100);
+  EXPECT_EQ(priced_path(options, price).options.size(), 1u);
+  options.front().fixed_cost = 1.01 * gain / (price * 100);
+  EXPECT_TRUE(priced_path(options, price).options.empty());
+}
+
+TEST(PricedPath, APathOfFewTokensLeavesToThoseBesideIt) {
+  // Three tokens of a hundred are harmed so much by the first path that they gain more by the
+  // second.
+  std::vector<double> rough(100, 0.01), fine(100, 0.001);
+  for (const size_t t : {10, 50, 70}) rough[t] = 0.16;
+  std::vector<FittedOption> options;
+  options.push_back(option(0, 0.02, rough));
+  options.push_back(option(1, 0.01, fine));
+  const double price = 10;
+  const double gain = 3 * ((price * 0.01 - 0.001) - (price * 0.02 - 0.16));
+  options[1].gate_cost = 0.99 * gain / (price * 3);  // three tokens reach the second gate
+  ASSERT_EQ(priced_path(options, price).options.size(), 2u);
+  options[1].gate_cost = 1.01 * gain / (price * 3);
+  const MlpPath path = priced_path(options, price);
+  ASSERT_EQ(path.options.size(), 1u);
+  EXPECT_EQ(path.options.front().path, options[0].packed);
+  // They come back to the first path, which still gains by them.
+  const std::vector<float> x = {static_cast<float>(std::log(rough[10])), 0};
+  EXPECT_EQ(choose_route(path, x.data()), 1u);
+}
+
+TEST(PricedPath, KeepsThePathsThatGainMost) {
+  const Tokens tokens(1000);
+  std::vector<double> finest = tokens.fine;
+  for (double& harm : finest) harm *= 0.1;
+  std::vector<FittedOption> options;
+  options.push_back(option(0, 0.02, tokens.rough));
+  options.push_back(option(1, 0.015, tokens.fine));
+  options.push_back(option(1, 0.005, finest));
+  for (const double price : {0.5, 2.0, 8.0, 100.0}) {
+    ASSERT_GE(priced_path(options, price).options.size(), 2u) << price;
+    const MlpPath one = priced_path(options, price, /*most=*/1);
+    ASSERT_EQ(one.options.size(), 1u);
+    std::vector<double> gains;
+    for (const FittedOption& o : options) {
+      gains.push_back(0);
+      for (const float score : o.score) {
+        const double harm = std::exp(-static_cast<double>(score));
+        gains.back() += std::max(price * o.saved - harm, 0.0);
+      }
+    }
+    const auto best = std::max_element(gains.begin(), gains.end()) - gains.begin();
+    EXPECT_EQ(one.options.front().path, options[static_cast<size_t>(best)].packed) << price;
+    EXPECT_LE(priced_path(options, price, 2).options.size(), 2u);
+  }
 }
 
 TEST(WholeLayerPath, IsTheOneThatGainsMost) {
