@@ -201,10 +201,9 @@ void run(Options& options) {
       return load_model(pool, read_checkpoint(options.common.model), precision, window);
     };
     options.allocate.times =
-        stored
-            ? *stored
-            : time_paths(pool, load, config.max_positions, options.allocate.menu, kTimeRepetitions,
-                         /*gated=*/!options.allocate.whole_layers, options.common.quiet);
+        stored ? *stored
+               : time_paths(pool, load, config.max_positions, options.allocate.menu,
+                            kTimeRepetitions, options.common.quiet);
     if (!stored) store.save_times(options.allocate.times);
   }
   const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);

@@ -17,13 +17,14 @@ struct PathTime {
 };
 
 // Of each path that fit_menu makes of `menu`, in its order, by stand-ins of zeros in all layers at
-// once, in turns with the model as it is: medians of `repetitions`. `gated`: also at a quarter and
-// at three quarters of a prompt's tokens, by gates of random weights, which tell `token` and
-// `fixed` apart: the former is what the full MLP takes for one row more, less the path's; the
-// latter holds what the path takes for no row at all, weights to read and products to begin, and
-// its gate. `load` loads the model for windows of so many tokens; it has at most `positions`.
+// once, in turns with the model as it is, each layer and each single token by its quickest of
+// `repetitions` or more. In a prompt also for a quarter and for three quarters of the tokens, by
+// gates of random weights, which tells `token` and `fixed` apart: the former is what the full MLP
+// takes for one row more, less the path's; the latter is what the path takes for no row at all,
+// weights to read and products to begin, and its gate. `load` loads the model for windows of so
+// many tokens; it has at most `positions`.
 std::vector<PathTime> time_paths(ThreadPool& pool, const std::function<Model(size_t window)>& load,
                                  size_t positions, const MenuOptions& menu, size_t repetitions,
-                                 bool gated, bool quiet);
+                                 bool quiet);
 
 }  // namespace halflin

@@ -27,6 +27,9 @@ constexpr size_t kRowsPerTask = 32;
 constexpr size_t kRouteRows = 16;
 size_t padded(size_t rows) { return (rows + kRouteRows - 1) / kRouteRows * kRouteRows; }
 
+// Of one part at most: small ones share out evenly, and their products are hardly slower.
+constexpr size_t kPartRows = 64;
+
 template <class Run>
 void each_rows(ThreadPool& pool, size_t rows, const Run& run) {
   pool.parallel_for((rows + kRowsPerTask - 1) / kRowsPerTask, [&](size_t task, int) {
@@ -174,7 +177,7 @@ void apply_routes(ThreadPool& pool, const Mlp& mlp, const MlpPath& path, Operand
     const std::span<const size_t> rows = scratch.routes[way];
     if (rows.empty()) continue;
     if (rows.size() == x.rows) return run(way, x, accumulate, y, scratch);
-    const size_t most = rows_of_block(x.rows);
+    const size_t most = std::min(rows_of_block(x.rows), kPartRows);
     const size_t count = (rows.size() + most - 1) / most;
     const size_t size = padded((rows.size() + count - 1) / count);
     for (size_t begin = 0; begin < rows.size(); begin += size) {
