@@ -99,7 +99,7 @@ HWY_EXPORT(head_row_gradient);
 namespace {
 
 constexpr size_t kRows = 512;              // of one block
-constexpr size_t kChunk = 4 * kHeadChunk;  // of the vocabulary; whole chunks of a teacher's head
+constexpr size_t kChunk = 4 * kHeadChunk;  // of the vocabulary; beside a teacher, one of its head
 constexpr size_t kRowsTask = 8;
 
 // What is known of one row after the first visit to all chunks.
@@ -149,9 +149,10 @@ class Block {
         head_(head),
         hidden_(hidden),
         target_(target),
+        teacher_data_(scratch.teacher_logits.data()),
         logits_(scratch.logits.view()),
-        teacher_logits_(scratch.teacher_logits.view()),
-        chunks_((head.weight.rows + kChunk - 1) / kChunk),
+        chunk_(target.teacher != nullptr ? kHeadChunk : kChunk),
+        chunks_((head.weight.rows + chunk_ - 1) / chunk_),
         inverse_temperature_(target.teacher != nullptr ? 1.f / target.temperature : 1.f),
         rows_(hidden.rows),
         chunk_sums_(target.sample_seed ? hidden.rows * chunks_ : 0) {}
@@ -191,7 +192,7 @@ class Block {
     for (size_t c = 0; c < chunks_; ++c) {
       if (chunks_ > 1) compute_logits_of(c);
       for_rows([&](size_t t) { loss[t] += row_gradient(c, t, gradients.scale); });
-      const size_t first = c * kChunk;
+      const size_t first = c * chunk_;
       const Operand dlogits = gradient_operand(width(c));
       const Operand weight = head_.weight.row_range(first, width(c));
       if (dhidden.data != nullptr) dense_input_gradient(pool_, dlogits, weight, c != 0, dhidden);
@@ -206,7 +207,7 @@ class Block {
   int32_t label(size_t t) const { return target_.labels[t] < 0 ? -1 : rows_[t].label; }
 
  private:
-  size_t width(size_t c) const { return std::min(kChunk, head_.weight.rows - c * kChunk); }
+  size_t width(size_t c) const { return std::min(chunk_, head_.weight.rows - c * chunk_); }
 
   template <class F>
   void for_rows(const F& f) {
@@ -217,16 +218,14 @@ class Block {
   }
 
   void compute_logits_of(size_t c) {
-    const size_t first = c * kChunk;
+    const size_t first = c * chunk_;
     dense_forward(pool_, hidden_, head_.weight.row_range(first, width(c)),
                   head_.bias.empty() ? head_.bias : head_.bias.subspan(first, width(c)), false,
                   logits_.row_range(0, rows_.size()).col_range(0, width(c)));
     if (target_.teacher == nullptr) return;
-    for (size_t column = 0; column < width(c); column += kHeadChunk) {
-      const Linear& part = target_.teacher->chunks[(first + column) / kHeadChunk];
-      part.forward(pool_, target_.teacher_hidden,
-                   teacher_logits_.row_range(0, rows_.size()).col_range(column, part.out()));
-    }
+    // Rows without a gap: oneDNN 2.6 has no fast product of packed bfloat16 weights into others.
+    teacher_logits_ = {teacher_data_, rows_.size(), width(c)};
+    target_.teacher->chunks[c].forward(pool_, target_.teacher_hidden, teacher_logits_);
   }
 
   // Returns the chunk's part of row t's loss, and leaves the gradient in the logits' place.
@@ -240,9 +239,9 @@ class Block {
     if (counts && target_.sample_seed && row.draw_chunk == c) {
       const float max = chunk_sums_[t * chunks_ + c].max;
       row.label =
-          static_cast<int32_t>(c * kChunk + draw_in_chunk({logits, width(c)}, max, row.draw_mass));
+          static_cast<int32_t>(c * chunk_ + draw_in_chunk({logits, width(c)}, max, row.draw_mass));
     }
-    const size_t column = static_cast<size_t>(row.label) - c * kChunk;
+    const size_t column = static_cast<size_t>(row.label) - c * chunk_;
     const bool has_label = counts && !distils && row.label >= 0 && column < width(c);
     if (has_label) {
       target_logit = logits[column];
@@ -299,8 +298,9 @@ class Block {
   const TrainHead& head_;
   Operand hidden_;
   HeadTarget target_;
-  MatView<float> logits_, teacher_logits_;
-  size_t chunks_;
+  float* teacher_data_;
+  MatView<float> logits_, teacher_logits_;  // of the chunk at hand
+  size_t chunk_, chunks_;
   float inverse_temperature_;
   std::vector<Row> rows_;
   std::vector<RunningSum> chunk_sums_;  // [rows, chunks] when labels are sampled
