@@ -20,6 +20,8 @@ namespace halflin::cli {
 namespace {
 
 constexpr size_t kTimeRepetitions = 9;
+// Of the budget: what healing begins with. It takes about half of the loss away.
+constexpr double kHealFrom = 2;
 
 struct Options {
   Common common;
@@ -40,6 +42,12 @@ struct Options {
   std::string save = "flops";
   std::string interval = "bca";
   std::string out;
+  bool heal = false;
+  std::string heal_text;
+  std::string heal_weights;
+  size_t heal_tokens = 200000;
+  std::optional<double> heal_from;
+  HealOptions healing;
   std::string command;
 };
 
@@ -96,7 +104,7 @@ void parse_paths(Options& options) {
   }
 }
 
-void complete(Options& options) {
+void complete(const CLI::App& command, Options& options) {
   AllocateOptions& allocate = options.allocate;
   refuse_nan("--ridge", allocate.menu.ridge);
   allocate.budget_pct = parse_budget(options.budget);
@@ -104,11 +112,42 @@ void complete(Options& options) {
   allocate.interval.kind = parse_interval(options.interval);
   allocate.window = options.text.window;
   parse_paths(options);
+  HealOptions& healing = options.healing;
+  healing.weights = !options.heal_weights.empty();
+  options.heal = options.heal || healing.weights;
+  for (const char* name : {"--heal-text", "--heal-tokens", "--heal-from", "--heal-lr",
+                           "--heal-gate-lr", "--heal-batch"}) {
+    if (!options.heal && command.count(name) != 0) {
+      throw UsageError(fmt::format("{} needs --heal or --heal-weights", name));
+    }
+  }
+  TrainOptions& train = healing.train;
+  if (!options.heal_from) options.heal_from = kHealFrom * allocate.budget_pct;
+  refuse_nan("--heal-from", *options.heal_from);
+  refuse_nan("--heal-lr", train.schedule.peak);
+  train.steps = (options.heal_tokens + train.batch * options.text.window - 1) /
+                (train.batch * options.text.window);
+  train.schedule.steps = train.steps;
+  train.schedule.warmup = train.steps / 20;
+  train.optimizer.weight_decay = 0;  // what was fitted is where it should stay
+  train.seed = allocate.seed;
+  train.quiet = options.common.quiet;
   if (options.fit == "dense") allocate.fits = {Fit::kDense};
   if (options.fit == "routed") allocate.fits = {Fit::kDense, Fit::kRouted};
   if (options.fit == "original") {
     allocate.fits = {Fit::kDense, Fit::kRoutedOriginal};
   }
+}
+
+nlohmann::json healing_json(const Options& options) {
+  if (!options.heal) return nullptr;
+  const TrainOptions& train = options.healing.train;
+  return {{"tokens", options.heal_tokens},
+          {"weights", options.healing.weights},
+          {"learning_rate", train.schedule.peak},
+          {"gate_rate", options.healing.gate_rate},
+          {"batch", train.batch},
+          {"steps", train.steps}};
 }
 
 nlohmann::json settings_json(const Options& options) {
@@ -128,6 +167,7 @@ nlohmann::json settings_json(const Options& options) {
           {"dtype", options.text.dtype},
           {"bos", options.text.bos},
           {"native_bf16", has_native_bf16()},
+          {"heal", healing_json(options)},
           {"seed", allocate.seed},
           {"bootstrap", bootstrap_json(allocate.draws, allocate.interval)}};
 }
@@ -158,8 +198,30 @@ class WorkFolder {
   std::filesystem::path path_;
 };
 
-void run(Options& options) {
-  complete(options);
+// The text to heal on: of its own, or the windows that no split has.
+struct HealingText {
+  Windows windows;
+  nlohmann::json header;
+};
+HealingText healing_text(const Options& options, const Tokenizer& tokenizer, const Windows& windows,
+                         const Splits& splits, const Text& text) {
+  if (!options.heal_text.empty()) {
+    const Text own = read_text(options.heal_text);
+    if (own.sha256 == text.sha256) {
+      fail("{} and {}: the same text: without --heal-text, windows that no split has are taken",
+           own.path, text.path);
+    }
+    return {Windows(tokenizer.encode(own.bytes), options.text.window,
+                    bos_of(tokenizer, options.text.bos, options.common.model), own.path),
+            text_header(own)};
+  }
+  nlohmann::json ranges = nlohmann::json::array();
+  for (const WindowRange& range : splits.rest) ranges.push_back({range.begin, range.end});
+  return {windows.part(splits.rest), {{"windows", std::move(ranges)}}};
+}
+
+void run(const CLI::App& command, Options& options) {
+  complete(command, options);
   Checkpoint checkpoint = read_checkpoint(options.common.model);
   const Config config = checkpoint.architecture.config;
   for (size_t& rank : options.allocate.menu.ranks) {
@@ -176,6 +238,18 @@ void run(Options& options) {
                  options.common.model, checkpoint, text);
   header["splits"] = splits.description;
   header["settings"] = settings_json(options);
+  std::optional<HealingText> healing;
+  if (options.heal) {
+    healing = healing_text(options, tokenizer, windows, splits, text);
+    header["settings"]["heal"]["text"] = healing->header;
+    if (healing->windows.count() < options.healing.train.batch) {
+      fail(
+          "{}: too short to heal on: {} windows of {} tokens are left beside the splits, a batch "
+          "has {}",
+          healing->windows.name(), healing->windows.count(), healing->windows.window(),
+          options.healing.train.batch);
+    }
+  }
   Allocation allocation;
   allocation.model = allocation_model(options.common.model, checkpoint);
   const std::filesystem::path out = options.out;
@@ -207,10 +281,24 @@ void run(Options& options) {
     if (!stored) store.save_times(options.allocate.times);
   }
   const Model model = load_model(pool, std::move(checkpoint), precision, options.text.window);
+  std::optional<Checkpoint> trained;
+  std::optional<Healing> heal;
+  if (healing) {
+    trained = read_checkpoint(options.common.model);
+    options.healing.train.precision = precision;
+    heal.emplace(Healing{*trained, healing->windows, options.healing, *options.heal_from,
+                         work.path() / fmt::format("heal-{:g}", *options.heal_from),
+                         options.heal_weights});
+    options.allocate.healing = &*heal;
+  }
   AllocateResult result = allocate(pool, model, splits, gradients, &store, options.allocate,
                                    interrupted, options.common.quiet);
   const nlohmann::json json = allocation_json(header, result, options.allocate);
   if (!out.empty()) {
+    if (result.model) {
+      allocation.model =
+          allocation_model(options.heal_weights, read_checkpoint(options.heal_weights));
+    }
     allocation.layers = std::move(result.layers);
     allocation.metadata = json;
     save_allocation(out, allocation, precision == Precision::kBF16);
@@ -283,6 +371,36 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->add_option("--multiples", options->multiples,
                    "of the price that are tested, too: the Pareto table")
       ->capture_default_str();
+  TrainOptions& train = options->healing.train;
+  train.batch = 4;
+  train.schedule.peak = 1e-3;
+  command->add_flag("--heal", options->heal,
+                    "then train paths and gates, one path a layer, to predict what the unchanged "
+                    "model predicts");
+  command->add_option("--heal-weights", options->heal_weights,
+                      "--heal, and all of the model's weights train, too: the directory for the "
+                      "model that the allocation is for");
+  command->add_option("--heal-text", options->heal_text,
+                      "text to heal on (default: what no split has of --text)");
+  command->add_option("--heal-tokens", options->heal_tokens, "tokens to heal on")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 40));
+  command
+      ->add_option("--heal-from", options->heal_from,
+                   "what routing costs before it is healed, in percent of perplexity (default: "
+                   "twice the budget)")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--heal-lr", train.schedule.peak, "learning rate at its peak")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command
+      ->add_option("--heal-gate-lr", options->healing.gate_rate,
+                   "that of gates, as a share of it; 0: gates stay")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  command->add_option("--heal-batch", train.batch, "windows of one step")
+      ->capture_default_str()
+      ->check(CLI::Range(size_t{1}, size_t{1} << 20));
   command->add_option("--fit-tokens", sizes.fit_tokens, "tokens that fit the paths")
       ->capture_default_str();
   command->add_option("--train-tokens", sizes.train_tokens, "tokens that train the gates")
@@ -303,7 +421,7 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
   add_statistics(*command, options->interval, "random routing and the bootstrap", allocate.seed,
                  allocate.draws, allocate.menu.ridge);
   options->command = command_line;
-  command->final_callback([options] { run(*options); });
+  command->final_callback([command, options] { run(*command, *options); });
 }
 
 }  // namespace halflin::cli

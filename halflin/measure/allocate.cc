@@ -43,8 +43,8 @@ double mean_loss(const SequenceLosses& losses) {
   return sum / count;
 }
 
-// Text that routed models run on.
-struct Evaluation {
+// Text that routed models run on, against the unchanged model.
+struct RoutedText {
   ThreadPool& pool;
   const Model& model;
   size_t window;
@@ -53,7 +53,7 @@ struct Evaluation {
   std::vector<Batch> batches;
   SequenceLosses base;
 
-  Evaluation(ThreadPool& p, const Model& m, std::span<const Sample> samples, size_t w,
+  RoutedText(ThreadPool& p, const Model& m, std::span<const Sample> samples, size_t w,
              const std::atomic<bool>& s, bool q)
       : pool(p), model(m), window(w), stop(s), quiet(q), batches(batches_of(samples)) {
     Progress progress("unchanged model", static_cast<double>(count_rows(samples)), quiet);
@@ -66,17 +66,18 @@ struct Evaluation {
     SequenceLosses losses;
     Saving saving;
   };
-  Run run(std::span<const MlpPath> paths, const std::string& what,
+  // `routed` is the model with the paths in its MLPs' places.
+  Run run(const Model& routed, std::span<const MlpPath> paths, const std::string& what,
           const Router& router = {}) const {
     double rows = 0;
     for (const Batch& batch : batches) rows += static_cast<double>(batch.rows());
     Progress progress(what, rows, quiet);
     Run out;
-    out.routed = route_batches(pool, model, batches, paths, stop, progress, router);
+    out.routed = route_batches(pool, routed, batches, paths, stop, progress, router);
     for (size_t b = 0; b < batches.size(); ++b) {
       out.losses.add(out.routed[b].losses, batches[b].offsets);
     }
-    out.saving = halflin::saving(route_costs(model, paths, window), out.routed);
+    out.saving = halflin::saving(route_costs(routed, paths, window), out.routed);
     return out;
   }
   double delta_ppl_pct(const Run& run) const {
@@ -92,7 +93,7 @@ LayerStore layers_in(const FitStore* store, const Model& model, const std::strin
           }};
 }
 
-PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
+PriceSearch calibrate(const RoutedText& calibration, const Model& model, const FittedLayers& layers,
                       const AllocateOptions& options, double first_price, const FitStore* store,
                       const std::string& fit) {
   return search_price(
@@ -102,7 +103,8 @@ PriceSearch calibrate(const Evaluation& calibration, const FittedLayers& layers,
         }
         const std::vector<MlpPath> paths =
             priced_paths(layers, price, options.whole_layers, options.most_paths);
-        const Evaluation::Run run = calibration.run(paths, fmt::format("price {:.3g}", price));
+        const RoutedText::Run run =
+            calibration.run(model, paths, fmt::format("price {:.3g}", price));
         PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
         if (store != nullptr) store->save_point(fit, point);
         return point;
@@ -140,6 +142,45 @@ size_t count_sinks_routed(std::span<const RoutedBatch> routed, const Sinks& sink
   return count;
 }
 
+// The last fit, if nothing saved more before, or as much at a lower loss.
+void keep_if_better(FittedLayers fitted, AllocateResult& result) {
+  const PricePoint& best = result.tried.back().search.best;
+  const auto rank = [](const PricePoint& point) {
+    return std::pair(point.saving.flops_pct, -point.delta_ppl_pct);
+  };
+  if (!result.fitted.empty() && rank(best) <= rank(result.calibrated)) return;
+  result.chosen = result.tried.size() - 1;
+  result.calibrated = best;
+  result.fitted = std::move(fitted);
+}
+
+// Heals the best fit with one path a layer at the price at which it loses what healing begins with.
+void try_healing(ThreadPool& pool, const Model& model, const Splits& splits,
+                 std::span<const Sinks> sinks, const SampledGradients& gradients,
+                 const RoutedText& calibration, const FitStore* store,
+                 const AllocateOptions& options, AllocateResult& result) {
+  const Healing& healing = *options.healing;
+  AllocateOptions single = options;
+  single.most_paths = 1;
+  single.budget_pct = healing.from_pct;
+  const std::string fit = fit_name(result.tried[result.chosen].fit) + "-single";
+  result.before_healing =
+      calibrate(calibration, model, result.fitted, single, result.calibrated.price, store, fit);
+  const double price = result.before_healing->best.price;
+  Healed healed = heal_layers(pool, model, result.fitted, price, options.whole_layers, healing,
+                              store, calibration.stop);
+  const Model& routed = healed.model ? *healed.model : model;
+  const LayerStore given{[&](size_t l) { return std::move(healed.layers[l]); }, {}};
+  healed.layers =
+      joint_fit(pool, routed, splits.fit, splits.train, sinks[0], sinks[1], gradients,
+                options.window, {.menu = {}}, given, calibration.stop, calibration.quiet);
+  result.tried.push_back({Fit::kHealed, calibrate(calibration, routed, healed.layers, options,
+                                                  price, store, healed_fit(healing))});
+  keep_if_better(std::move(healed.layers), result);
+  const bool kept = result.chosen + 1 == result.tried.size();
+  if (kept) result.model = std::move(healed.model);
+}
+
 }  // namespace
 
 std::span<const Sample> first_tokens(std::span<const Sample> samples, size_t tokens) {
@@ -151,7 +192,10 @@ std::span<const Sample> first_tokens(std::span<const Sample> samples, size_t tok
 }
 
 std::string fit_name(Fit fit) {
-  return fit == Fit::kDense ? "dense" : fit == Fit::kRouted ? "routed" : "original";
+  return fit == Fit::kDense    ? "dense"
+         : fit == Fit::kRouted ? "routed"
+         : fit == Fit::kHealed ? "healed"
+                               : "original";
 }
 
 AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& splits,
@@ -160,7 +204,7 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   AllocateResult result;
   const std::span<const Sample> fit_splits[] = {splits.fit, splits.train, splits.calibration};
   const std::vector<Sinks> sinks = find_sinks(pool, model, fit_splits, stop, quiet);
-  const Evaluation calibration(pool, model, splits.calibration, options.window, stop, quiet);
+  const RoutedText calibration(pool, model, splits.calibration, options.window, stop, quiet);
 
   // The fits, each with its own price; what saves most within the budget is kept.
   for (const Fit fit : options.fits) {
@@ -180,14 +224,13 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
         joint_fit(pool, model, splits.fit, splits.train, sinks[0], sinks[1], gradients,
                   options.window, joint, layers_in(store, model, name), stop, quiet);
     result.tried.push_back(
-        {fit, calibrate(calibration, fitted, options, first_price, store, name)});
-    const PricePoint& best = result.tried.back().search.best;
-    if (result.fitted.empty() || best.saving.flops_pct > result.calibrated.saving.flops_pct) {
-      result.chosen = result.tried.size() - 1;
-      result.calibrated = best;
-      result.fitted = std::move(fitted);
-    }
+        {fit, calibrate(calibration, model, fitted, options, first_price, store, name)});
+    keep_if_better(std::move(fitted), result);
   }
+  if (options.healing != nullptr) {
+    try_healing(pool, model, splits, sinks, gradients, calibration, store, options, result);
+  }
+  const Model& routed = result.model ? *result.model : model;
   const double price = result.calibrated.price;
   JointPaperGates paper;
   if (options.controls) {
@@ -199,9 +242,9 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   // From here on the test split, which has decided nothing.
   const std::span<const Sample> test_split[] = {splits.test};
   const Sinks test_sinks = find_sinks(pool, model, test_split, stop, quiet).front();
-  const Evaluation test(pool, model, splits.test, options.window, stop, quiet);
+  const RoutedText test(pool, model, splits.test, options.window, stop, quiet);
   const BootstrapDraws draws = draw_windows(test.base.loss.size(), options.draws, options.seed);
-  const auto interval = [&](const Evaluation::Run& run) {
+  const auto interval = [&](const RoutedText::Run& run) {
     return delta_ppl(draws, test.base.loss, run.losses.loss, test.base.predictions,
                      options.interval);
   };
@@ -217,30 +260,42 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   std::sort(prices.begin(), prices.end());
   prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
   const FittedLayers& layers = result.fitted;
+  std::optional<RoutedText::Run> healed_alone;
+  if (options.controls && result.model) {
+    const Model control = heal_control(pool, model, *options.healing, stop);
+    healed_alone = test.run(control, std::vector<MlpPath>(layers.size()), "healed without paths");
+  }
   for (const double p : prices) {
     const std::vector<MlpPath> paths =
         priced_paths(layers, p, options.whole_layers, options.most_paths);
-    const Evaluation::Run run = test.run(paths, fmt::format("test, price {:.3g}", p));
+    const RoutedText::Run run = test.run(routed, paths, fmt::format("test, price {:.3g}", p));
     AllocationPoint point{p,
                           interval(run),
                           run.saving,
                           time_saved(layers, paths, run.saving),
                           count_sinks_routed(run.routed, test_sinks),
+                          {},
                           {}};
     if (p == price) result.own = result.points.size();
     if (options.controls) {
       const double flops = run.saving.flops_pct;
-      std::vector<Control> controls;
+      const auto compare = [&](const Model& with, const Control& control) {
+        const RoutedText::Run other = test.run(with, control.paths, control.name, control.router);
+        point.controls.push_back({control.name, interval(other), other.saving.flops_pct});
+      };
       if (!options.whole_layers) {
-        controls.push_back(random_control(paths, run.saving.rates, test_sinks, options.seed));
+        compare(routed, random_control(paths, run.saving.rates, test_sinks, options.seed));
       }
+      std::vector<Control> controls;
       controls.push_back(paper_control(model, layers, paper, flops, options.window, test_sinks));
       controls.push_back(
           whole_linear_control(model, layers, flops, options.window, test_sinks, options.seed));
       controls.push_back(pruned_control(model, layers, flops, options.window, test_sinks));
-      for (const Control& control : controls) {
-        const Evaluation::Run other = test.run(control.paths, control.name, control.router);
-        point.controls.push_back({control.name, interval(other), other.saving.flops_pct});
+      for (const Control& control : controls) compare(model, control);
+      if (healed_alone) {
+        point.controls.push_back({"healed without paths", interval(*healed_alone), 0});
+        point.against_control = delta_ppl(draws, healed_alone->losses.loss, run.losses.loss,
+                                          test.base.predictions, options.interval);
       }
     }
     result.points.push_back(std::move(point));

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "halflin/measure/fit_store.h"
+#include "halflin/measure/healing.h"
 #include "halflin/measure/joint_fit.h"
 #include "halflin/measure/price.h"
 #include "halflin/measure/splits.h"
@@ -24,8 +25,9 @@ enum class Fit {
   kDense,           // the unchanged model's
   kRouted,          // those of the model that is already routed below; own outputs
   kRoutedOriginal,  // the same, to the unchanged model's outputs for the same tokens
+  kHealed,          // the best of the others, trained (healing.h)
 };
-// "dense", "routed", "original".
+// "dense", "routed", "original", "healed".
 std::string fit_name(Fit fit);
 
 struct AllocateOptions {
@@ -36,8 +38,9 @@ struct AllocateOptions {
   bool whole_layers = false;      // no gates: a path serves all tokens of its layer
   size_t most_paths = kAllPaths;  // of a layer
   bool controls = false;
-  std::vector<PathTime> times;    // of the menu (path_time.h), to save time instead of FLOPs
-  size_t control_tokens = 10000;  // of the train split, for the paper's gates
+  std::vector<PathTime> times;  // of the menu (path_time.h), to save time instead of FLOPs
+  const Healing* healing = nullptr;
+  size_t control_tokens = 10000;                      // of the train split, for the paper's gates
   std::vector<double> multiples{0.25, 0.5, 1, 2, 4};  // of the price, for the Pareto table
   size_t window = 512;
   uint64_t seed = 0;
@@ -67,6 +70,7 @@ struct AllocationPoint {
   TimeSaved time;           // from the times of single paths; 0 without these
   size_t sinks_routed = 0;  // token x layer: sinks that took a cheap path
   std::vector<ComparedWith> controls;
+  std::optional<Interval> against_control;  // percent, against the healed model without paths
 };
 
 struct TriedFit {
@@ -85,6 +89,8 @@ struct AllocateResult {
   size_t own = 0;                       // of points: the calibrated price
   std::vector<std::vector<PlainOption>> layers;
   FittedLayers fitted;
+  std::optional<PriceSearch> before_healing;  // one path a layer, at Healing::from_pct
+  std::optional<Model> model;                 // healed weights: the allocation is for these
 };
 
 // Throws Error where the budget cannot be kept (price.h), Interrupted when `stop` was set.

@@ -39,6 +39,7 @@ json point_json(const AllocationPoint& point, bool by_clock) {
     other["flops_saved_pct"] = control.flops_pct;
     out["controls"].push_back(std::move(other));
   }
+  if (point.against_control) out["against_control"] = interval_json(*point.against_control);
   return out;
 }
 
@@ -84,6 +85,10 @@ json allocation_json(const json& header, const AllocateResult& result,
   out["fit"] = fit_name(result.tried[result.chosen].fit);
   for (const TriedFit& fit : result.tried) {
     out["calibration"]["fits"][fit_name(fit.fit)] = search_json(fit.search);
+  }
+  if (result.before_healing) {
+    out["calibration"]["before_healing"] = search_json(*result.before_healing);
+    out["settings"]["heal"]["from_pct"] = options.healing->from_pct;
   }
   out["calibration"]["delta_ppl_pct"] = result.calibrated.delta_ppl_pct;
   out["calibration"]["flops_saved_pct"] = result.calibrated.saving.flops_pct;

@@ -23,21 +23,6 @@ AllocationModel one_layer(const Config& config) {
           .gated_mlp = config.gated_mlp};
 }
 
-PlainPath copy(const PlainPath& path) {
-  const auto linear = [](const PlainLinear& from) {
-    PlainLinear to{Matrix<float>(from.weight.rows(), from.weight.cols()), from.bias};
-    std::copy_n(from.weight.data(), from.weight.size(), to.weight.data());
-    return to;
-  };
-  return {.kind = path.kind,
-          .affine = linear(path.affine),
-          .low_rank_in = linear(path.low_rank_in),
-          .low_rank_out = linear(path.low_rank_out),
-          .neurons = {path.neurons.kept, linear(path.neurons.gate), linear(path.neurons.up),
-                      linear(path.neurons.down)},
-          .constant = path.constant};
-}
-
 json time_json(const PathTime& time) {
   return {
       {"whole", time.whole}, {"token", time.token}, {"fixed", time.fixed}, {"decode", time.decode}};
@@ -131,9 +116,9 @@ void FitStore::save_layer(const Model& model, const std::string& fit, size_t lay
   for (const FittedOption& option : fitted.options) {
     if (option.packed == fitted.linear) figures["linear"] = options.size();
     figures["options"].push_back(figures_of(option));
-    options.push_back({copy(option.path), option.gate});
+    options.push_back({copy_path(option.path), option.gate});
   }
-  if (fitted.plain_linear) options.push_back({copy(*fitted.plain_linear), std::nullopt});
+  if (fitted.plain_linear) options.push_back({copy_path(*fitted.plain_linear), std::nullopt});
   stored.layers.push_back(std::move(options));
   const fs::path path = layer_path(directory_, fit, layer);
   fs::create_directories(path.parent_path());

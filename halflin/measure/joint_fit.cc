@@ -77,6 +77,19 @@ void set_scores(ThreadPool& pool, const Held& train, const std::vector<std::vect
                    [&](uint32_t a, uint32_t b) { return option.score[a] > option.score[b]; });
 }
 
+// The highest score of a sink.
+void set_sink_score(std::span<const Held> held, FittedOption& option) {
+  option.sink_score = std::numeric_limits<float>::lowest();
+  for (const Held& part : held) {
+    for (size_t b = 0; b < part.x.size(); ++b) {
+      for (size_t t = 0; t < part.x[b].rows(); ++t) {
+        if (part.sinks.token[b][t] == 0) continue;
+        option.sink_score = std::max(option.sink_score, gate_score(option.gate, part.x[b].row(t)));
+      }
+    }
+  }
+}
+
 // One layer of the walk.
 class LayerFit {
  public:
@@ -91,7 +104,10 @@ class LayerFit {
         d_(context.model.config.d_model),
         total_flops_(total_flops) {}
 
-  FittedLayer run(const Held& fit, const Held& train) {
+  // `held` are the fit and the train split.
+  FittedLayer run(std::span<const Held> held) {
+    const Held& fit = held[0];
+    const Held& train = held[1];
     const std::vector<std::vector<uint8_t>> use = trimmed(fit);
     const Moments sums = moments(fit, use);
     FittedLayer layer;
@@ -117,18 +133,7 @@ class LayerFit {
       fitted.push_back(std::move(option));
     }
     fit_gates(train, fitted);
-    for (FittedOption& option : fitted) {
-      option.sink_score = std::numeric_limits<float>::lowest();
-      for (const Held* held : {&fit, &train}) {
-        for (size_t b = 0; b < held->x.size(); ++b) {
-          for (size_t t = 0; t < held->x[b].rows(); ++t) {
-            if (held->sinks.token[b][t] == 0) continue;
-            option.sink_score =
-                std::max(option.sink_score, gate_score(option.gate, held->x[b].row(t)));
-          }
-        }
-      }
-    }
+    for (FittedOption& option : fitted) set_sink_score(held, option);
     fit_controls(sums, train, layer);
     return layer;
   }
@@ -423,9 +428,12 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
     std::optional<FittedLayer> kept = store.load ? store.load(l) : std::nullopt;
     if (kept) {
       const std::vector<std::vector<uint8_t>> plain = held[1].plain();
-      for (FittedOption& option : kept->options) set_scores(pool, held[1], plain, option);
+      for (FittedOption& option : kept->options) {
+        set_scores(pool, held[1], plain, option);
+        set_sink_score(held, option);
+      }
     } else {
-      kept = LayerFit(context, options, l, total, gradients).run(held[0], held[1]);
+      kept = LayerFit(context, options, l, total, gradients).run(held);
       if (store.save) store.save(l, *kept);
     }
     fitted.push_back(std::move(*kept));

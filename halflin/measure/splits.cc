@@ -136,6 +136,13 @@ Splits make_window_splits(const Windows& windows, const SplitSizes& sizes) {
                                                                         : splits.calibration;
     target = samples_of(windows, p.range, &target == &splits.fit);
   }
+  std::ranges::sort(placements, {}, [](const Placement& p) { return p.range->begin; });
+  size_t free = 0;
+  for (const Placement& p : placements) {
+    if (free < p.range->begin) splits.rest.push_back({free, p.range->begin});
+    free = p.range->end;
+  }
+  if (free < windows.count()) splits.rest.push_back({free, windows.count()});
   return splits;
 }
 

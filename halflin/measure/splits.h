@@ -25,6 +25,7 @@ struct Splits {
   std::vector<Sample> calibration;  // thresholds
   std::vector<Sample> test;         // evaluated once
   std::vector<Sample> harm;         // harm in nats, predicted
+  std::vector<WindowRange> rest;    // windows that are in none of these
   nlohmann::json description;       // for the result file
 };
 

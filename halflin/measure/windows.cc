@@ -52,6 +52,16 @@ Windows::Windows(std::vector<int32_t> ids, size_t window, std::optional<int32_t>
   count_ = ids_.size() / step_;
 }
 
+Windows Windows::part(std::span<const WindowRange> ranges) const {
+  std::vector<int32_t> ids;
+  for (const WindowRange& range : ranges) {
+    const std::span<const int32_t> some =
+        std::span(ids_).subspan(range.begin * step_, range.count() * step_);
+    ids.insert(ids.end(), some.begin(), some.end());
+  }
+  return {std::move(ids), window_, bos_, name_};
+}
+
 Batch Windows::batch(size_t index) const {
   const std::span<const int32_t> part = std::span(ids_).subspan(index * step_, step_);
   Batch batch;

@@ -36,6 +36,8 @@ class Windows {
   size_t window() const { return window_; }
   const std::string& name() const { return name_; }
   Batch batch(size_t index) const;
+  // These ranges of windows alone, one after the other.
+  Windows part(std::span<const WindowRange> ranges) const;
 
  private:
   std::vector<int32_t> ids_;

@@ -234,6 +234,21 @@ AllocationModel read_model(const json& entry) {
 
 }  // namespace
 
+PlainPath copy_path(const PlainPath& path) {
+  const auto linear = [](const PlainLinear& from) {
+    PlainLinear to{Matrix<float>(from.weight.rows(), from.weight.cols()), from.bias};
+    std::copy_n(from.weight.data(), from.weight.size(), to.weight.data());
+    return to;
+  };
+  return {.kind = path.kind,
+          .affine = linear(path.affine),
+          .low_rank_in = linear(path.low_rank_in),
+          .low_rank_out = linear(path.low_rank_out),
+          .neurons = {path.neurons.kept, linear(path.neurons.gate), linear(path.neurons.up),
+                      linear(path.neurons.down)},
+          .constant = path.constant};
+}
+
 void save_allocation(const std::filesystem::path& path, const Allocation& allocation, bool bf16) {
   check_allocation(allocation, path.string());
   Writer writer{.bf16 = bf16};

@@ -48,6 +48,8 @@ struct PlainPath {
   std::vector<float> constant{};  // [d], or empty
 };
 
+PlainPath copy_path(const PlainPath& path);
+
 // Calls visit(name, linear) for each linear part of a path, there or not.
 template <class Path, class Visit>
 void each_linear(Path& path, const Visit& visit) {

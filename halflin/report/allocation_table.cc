@@ -49,10 +49,26 @@ std::string allocation_table(const json& result) {
     }
   }
   const json& test = result.at("test");
+  const json& calibration = result.at("calibration");
+  if (const auto before = calibration.find("before_healing"); before != calibration.end()) {
+    const json& after = calibration.at("fits").at("healed");
+    const json& last = after.at("tried").back();
+    out += fmt::format(
+        "\nhealing, on calibration text: one path a layer saved {:.2f} % of all FLOPs at {}; "
+        "healed, "
+        "{:.2f} % at {}, and {:.2f} % at {}{}\n",
+        before->at("flops_saved_pct").get<double>(), percent(before->at("delta_ppl_pct")),
+        last.at("flops_saved_pct").get<double>(), percent(last.at("delta_ppl_pct")),
+        after.at("flops_saved_pct").get<double>(), percent(after.at("delta_ppl_pct")),
+        result.at("fit") == "healed" ? "" : ": less than what was fitted, and not kept");
+  }
+  if (const auto against = test.find("against_control"); against != test.end()) {
+    out += fmt::format("against the model healed without paths: {}\n", change(*against));
+  }
   out += fmt::format(
       "\nbudget {:+g} %: calibrated {}, test {} over {} predictions; saves {:.2f} % of all FLOPs\n",
-      result.at("budget_pct").get<double>(), percent(result.at("calibration").at("delta_ppl_pct")),
-      change(test), test.at("predictions").get<size_t>(), test.at("flops_saved_pct").get<double>());
+      result.at("budget_pct").get<double>(), percent(calibration.at("delta_ppl_pct")), change(test),
+      test.at("predictions").get<size_t>(), test.at("flops_saved_pct").get<double>());
   return out;
 }
 

@@ -47,11 +47,10 @@ class Pass {
     if (model_.positions.exists()) {
       add_table_rows(pool_, model_.positions.value.view(), position_ids(), first);
     }
-    const GatePenalty penalty = layer_penalty();
     for (size_t l = 0; l < model_.config.layers; ++l) {
       LayerActivations& kept = activations(l);
       layer_forward(l, kept, residual(l + 1));
-      result_.gates[l] = gate_use(model_.layers[l].mlp, kept.mlp, rows_, penalty);
+      result_.gates[l] = gate_use(model_.layers[l].mlp, kept.mlp, rows_, layer_penalty(l));
       result_.penalty += result_.gates[l].penalty;
     }
   }
@@ -132,8 +131,9 @@ class Pass {
     return std::any_of(all.begin(), all.end(), [](const Parameter* p) { return p->trainable(); });
   }
 
-  // The penalty of one layer: the average's share.
-  GatePenalty layer_penalty() const {
+  // The penalty of one layer: its own, or its share of the average.
+  GatePenalty layer_penalty(size_t l) const {
+    if (!objective_.layer_penalties.empty()) return objective_.layer_penalties[l];
     const auto gated =
         std::count_if(model_.layers.begin(), model_.layers.end(), [](const TrainLayer& layer) {
           return layer.mlp.route == Route::kSoft || layer.mlp.route == Route::kHard;
@@ -255,7 +255,7 @@ class Pass {
     const bool norm_trains = layer.mlp_norm.weight.trainable() || layer.mlp_norm.bias.trainable();
     const bool wants_mlp_input = wants_input || norm_trains || (!parallel && attention_trains);
 
-    GatePenalty penalty = layer_penalty();
+    GatePenalty penalty = layer_penalty(l);
     penalty.mean_weight *= objective_.penalty_scale;
     penalty.target_weight *= objective_.penalty_scale;
     place_backward(shared_, layer.mlp, mlp_in(kept), kept.mlp, dstream, penalty, ws_.place,

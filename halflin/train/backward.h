@@ -66,6 +66,7 @@ struct Objective {
   uint64_t seed = 0;  // of kSampled
   // Gates' penalties, averaged over the gated layers; a batch's part of a step at penalty_scale.
   GatePenalty penalty;
+  std::vector<GatePenalty> layer_penalties;  // one a layer, in place of that; or none
   float penalty_scale = 1.f;
 };
 

@@ -127,6 +127,31 @@ assert result["settings"]["most_paths"] == 1
 assert max(len(layer["options"]) for layer in result["layers"]) == 1
 PYTHON
 
+# --- healed ---
+head -c 20000 "$work/text" | tr 'a-m' 'n-z' >"$work/text2"
+healed=(allocate "$model" "${small[@]}" --budget 1% --fit dense --multiples 1 --heal-tokens 2000 --heal-from 4
+  --heal-lr 1e-3 --json --quiet)
+"$halflin" "${healed[@]}" --heal --out "$work/h" >"$work/json" 2>"$work/err" || wrong "--heal: $(cat "$work/err")"
+grep -q before_healing "$work/json" || wrong 'nothing was healed'
+mv "$work/h" "$work/whole"
+for delay in 0.2 0.4 0.6; do
+  timeout -s KILL "$delay" "$halflin" "${healed[@]}" --heal --out "$work/h" >/dev/null 2>&1 || true
+done
+"$halflin" "${healed[@]}" --heal --out "$work/h" >/dev/null
+cmp -s "$work/h" "$work/whole" || wrong 'after kills the healed allocation is another'
+"$halflin" "${healed[@]}" --heal-weights "$work/healed" --heal-text "$work/text2" --controls --out "$work/w" \
+  >"$work/json" 2>"$work/err" || wrong "--heal-weights: $(cat "$work/err")"
+if grep -q '"fit": "healed"' "$work/json"; then
+  grep -q against_control "$work/json" || wrong 'healed weights without their control'
+  "$halflin" ppl "$work/healed" --text "$work/text" --window 24 --windows 0:40 --allocation "$work/w" >/dev/null \
+    || wrong 'the allocation is not for the healed model'
+else
+  wrong 'healed weights were not kept'
+fi
+refuse 2 'needs --heal' "${small[@]}" --budget 1% --heal-tokens 1000
+refuse 1 'the same text' "${small[@]}" --budget 1% --heal --heal-text "$work/text"
+refuse 1 'too short to heal on' "${small[@]}" --budget 1% --heal --heal-batch 100000
+
 # --- whole layers ---
 "$halflin" allocate "$model" "${small[@]}" --budget 5% --static --out "$work/s" >"$work/out" 2>/dev/null
 grep -q 'allocation:' "$work/out" || wrong "--static: $(cat "$work/out")"

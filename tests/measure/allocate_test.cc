@@ -190,12 +190,105 @@ TEST_P(AllocateTest, WholeLayersHaveNoGates) {
   EXPECT_LE(result.calibrated.delta_ppl_pct, options_.budget_pct);
 }
 
+class HealedAllocateTest : public AllocateTest {
+ protected:
+  Checkpoint checkpoint_ = read_checkpoint(path_);
+  Windows text_ = text(model_.config.vocab, 40, 9);
+  Healing healing_{checkpoint_,           text_, {}, 4 * options_.budget_pct, folder_.path / "heal",
+                   folder_.path / "model"};
+
+  void SetUp() override {
+    TrainOptions& train = healing_.options.train;
+    train.steps = train.schedule.steps = 40;
+    train.batch = 4;
+    train.schedule.peak = 2e-3;
+    train.optimizer.weight_decay = 0;
+    train.save_every = 10;
+    train.quiet = true;
+    options_.healing = &healing_;
+    options_.controls = true;
+  }
+  std::string fresh(int threads) {
+    std::filesystem::remove_all(healing_.directory);
+    return json(run(threads, options_));
+  }
+};
+
+TEST_P(HealedAllocateTest, IsAFitLikeTheOthers) {
+  AllocateResult result = run(2, options_);
+  ASSERT_EQ(result.tried.size(), 2u);
+  EXPECT_EQ(result.tried[1].fit, Fit::kHealed);
+  ASSERT_TRUE(result.before_healing.has_value());
+  EXPECT_LE(result.before_healing->best.delta_ppl_pct, healing_.from_pct);
+  EXPECT_LE(result.calibrated.delta_ppl_pct, options_.budget_pct);
+  EXPECT_FALSE(result.model.has_value());
+  if (result.chosen == 1) {
+    for (const auto& options : result.layers) EXPECT_LE(options.size(), 1u);
+  }
+  const double test = result.points[result.own].delta_ppl.estimate;
+  ThreadPool pool(2);
+  const std::vector<MlpPath> paths = pack_allocation(pool, model_, allocation(result));
+  EXPECT_NEAR(delta_ppl_pct(splits_.test, paths), test, 1e-6);
+}
+
+TEST_P(HealedAllocateTest, ThreadsAndStopsChangeNothing) {
+  const std::string one = fresh(1);
+  EXPECT_EQ(one, fresh(3));
+  const FitStore store(folder_.path / "work", {{"kind", "test"}});
+  store_ = &store;
+  EXPECT_EQ(one, fresh(2));
+  EXPECT_EQ(one, json(run(2, options_)));  // all of it from the store
+  std::filesystem::remove_all(store.directory() / healed_fit(healing_));
+  std::filesystem::remove(healing_.directory / "done");
+  EXPECT_EQ(one, json(run(3, options_)));  // from the state that training left
+}
+
+TEST_P(HealedAllocateTest, WeightsComeWithAModelAndAControl) {
+  healing_.options.weights = true;
+  options_.budget_pct = 0.3;
+  healing_.from_pct = 0.6;
+  options_.menu = {.linear = true};  // one path a layer in any case: healing gives none up
+  AllocateResult result = run(2, options_);
+  const AllocationPoint& own = result.points[result.own];
+  ASSERT_EQ(result.chosen, 1u) << json(result);
+  ASSERT_TRUE(result.model.has_value());
+  ASSERT_TRUE(own.against_control.has_value());
+  const ComparedWith& control = own.controls.back();
+  EXPECT_EQ(control.name, "healed without paths");
+  // Against the control and of the control make up the whole.
+  EXPECT_NEAR(std::log1p(own.delta_ppl.estimate / 100),
+              std::log1p(own.against_control->estimate / 100) +
+                  std::log1p(control.delta_ppl.estimate / 100),
+              1e-9);
+  // The model's directory and the file give the same figure.
+  ThreadPool pool(2);
+  const std::string directory = healing_.model.string();
+  const Model healed = load_model(pool, read_checkpoint(directory), Precision::kF32, kWindow);
+  Allocation file;
+  file.model = allocation_model("healed", read_checkpoint(directory));
+  file.layers = std::move(result.layers);
+  const std::vector<MlpPath> paths = pack_allocation(pool, healed, file);
+  std::vector<Batch> batches;
+  for (const Sample& sample : splits_.test) batches.push_back(sample.batch);
+  Progress progress("", 1, true);
+  LossSum base, routed;
+  const auto before = batch_losses(pool, model_, batches, {}, progress);
+  const auto after = batch_losses(pool, healed, batches, paths, progress);
+  for (size_t b = 0; b < batches.size(); ++b) {
+    base.add(before[b], batches[b].offsets);
+    routed.add(after[b], batches[b].offsets);
+  }
+  EXPECT_NEAR(100 * std::expm1(routed.mean() - base.mean()), own.delta_ppl.estimate, 1e-4);
+}
+
 TEST_P(AllocateTest, StopsWhenAsked) {
   stop_ = true;
   EXPECT_THROW(run(2, options_), Interrupted);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, AllocateTest,
+                         testing::Values("gpt2_base", "llama_gqa", "neox_base"));
+INSTANTIATE_TEST_SUITE_P(Models, HealedAllocateTest,
                          testing::Values("gpt2_base", "llama_gqa", "neox_base"));
 
 TEST(RandomControl, SparesSinksAndKeepsTheRates) {

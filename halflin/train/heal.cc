@@ -1,0 +1,74 @@
+#include "halflin/train/heal.h"
+
+#include "halflin/train/allocation_places.h"
+#include "halflin/train/checkpoint.h"
+
+namespace halflin {
+
+namespace {
+
+bool is_gated(const MlpPlace& place) { return place.route == Route::kHard; }
+
+// What trains: cheap paths and gates; with `weights` all else, but for full MLPs that no token
+// takes.
+void choose_trained(TrainModel& model, bool weights) {
+  set_trainable(parameters(model), weights);
+  for (TrainLayer& layer : model.layers) {
+    if (layer.mlp.route == Route::kFull) continue;
+    const bool full_trains = weights && is_gated(layer.mlp);
+    std::optional<TrainMlp> full = std::move(layer.mlp.full);
+    layer.mlp.full.reset();
+    set_trainable(parameters(layer.mlp), true);
+    layer.mlp.full = std::move(full);
+    if (full_trains || !layer.mlp.full) continue;
+    TrainMlp& unused = *layer.mlp.full;
+    for (TrainAffine* affine : {&unused.gate, &unused.up, &unused.down}) {
+      Parameter* const both[] = {&affine->weight, &affine->bias};
+      set_trainable(both, false);
+    }
+  }
+}
+
+}  // namespace
+
+TrainModel heal(ThreadPool& pool, const Checkpoint& checkpoint, const Model& original,
+                Allocation& allocation, std::span<const double> costs, const Windows& text,
+                const HealOptions& options, const TrainFiles& files,
+                const std::atomic<bool>& stop) {
+  TrainModel model = load_train_model(pool, checkpoint, text.window());
+  set_places(model, allocation);
+  choose_trained(model, options.weights);
+  Workspace workspace(original, options.train.batch * text.window());
+  TrainOptions train_options = options.train;
+  Objective& objective = train_options.objective;
+  objective = {};
+  objective.kind = Objective::Kind::kDistill;
+  objective.teacher = {.model = &original, .paths = {}, .workspace = &workspace};
+  bool gated = false;
+  for (size_t l = 0; l < model.layers.size(); ++l) {
+    gated = gated || is_gated(model.layers[l].mlp);
+    objective.layer_penalties.push_back({.mean_weight = static_cast<float>(costs[l])});
+  }
+  if (gated) {
+    train_options.optimizer.rules.push_back(
+        {.pattern = "layers.*.mlp.gate.*", .rate_factor = options.gate_rate, .weight_decay = {}});
+  }
+  train(pool, model, text, nullptr, train_options, files, stop);
+  set_trainable(parameters(model), false);
+
+  // Scores keep their unit: trained gates are measured from their thresholds.
+  std::vector<float> thresholds;
+  for (const std::vector<PlainOption>& layer : allocation.layers) {
+    thresholds.push_back(layer.empty() || !layer.front().gate ? 0 : layer.front().gate->threshold);
+  }
+  read_places(model, "healed", allocation);
+  for (size_t l = 0; l < allocation.layers.size(); ++l) {
+    if (allocation.layers[l].empty() || !allocation.layers[l].front().gate) continue;
+    Gate& gate = *allocation.layers[l].front().gate;
+    gate.bias += thresholds[l];
+    gate.threshold = thresholds[l];
+  }
+  return model;
+}
+
+}  // namespace halflin
