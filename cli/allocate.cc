@@ -46,7 +46,7 @@ struct Options {
   std::string heal_text;
   std::string heal_weights;
   size_t heal_tokens = 200000;
-  std::optional<double> heal_from;
+  std::optional<double> heal_from, heal_rate;
   HealOptions healing;
   std::string command;
 };
@@ -124,6 +124,7 @@ void complete(const CLI::App& command, Options& options) {
   TrainOptions& train = healing.train;
   if (!options.heal_from) options.heal_from = kHealFrom * allocate.budget_pct;
   refuse_nan("--heal-from", *options.heal_from);
+  train.schedule.peak = options.heal_rate.value_or(healing.weights ? 1e-4 : 1e-3);
   refuse_nan("--heal-lr", train.schedule.peak);
   train.steps = (options.heal_tokens + train.batch * options.text.window - 1) /
                 (train.batch * options.text.window);
@@ -373,7 +374,6 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->capture_default_str();
   TrainOptions& train = options->healing.train;
   train.batch = 4;
-  train.schedule.peak = 1e-3;
   command->add_flag("--heal", options->heal,
                     "then train paths and gates, one path a layer, to predict what the unchanged "
                     "model predicts");
@@ -390,8 +390,9 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
                    "what routing costs before it is healed, in percent of perplexity (default: "
                    "twice the budget)")
       ->check(CLI::PositiveNumber);
-  command->add_option("--heal-lr", train.schedule.peak, "learning rate at its peak")
-      ->capture_default_str()
+  command
+      ->add_option("--heal-lr", options->heal_rate,
+                   "learning rate at its peak (default: 1e-3; 1e-4 with --heal-weights)")
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--heal-gate-lr", options->healing.gate_rate,

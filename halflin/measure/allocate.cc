@@ -148,6 +148,7 @@ void keep_if_better(FittedLayers fitted, AllocateResult& result) {
   const auto rank = [](const PricePoint& point) {
     return std::pair(point.saving.flops_pct, -point.delta_ppl_pct);
   };
+  if (!result.tried.back().search.kept()) return;
   if (!result.fitted.empty() && rank(best) <= rank(result.calibrated)) return;
   result.chosen = result.tried.size() - 1;
   result.calibrated = best;
@@ -166,6 +167,7 @@ void try_healing(ThreadPool& pool, const Model& model, const Splits& splits,
   const std::string fit = fit_name(result.tried[result.chosen].fit) + "-single";
   result.before_healing =
       calibrate(calibration, model, result.fitted, single, result.calibrated.price, store, fit);
+  check_kept(*result.before_healing, healing.from_pct);
   const double price = result.before_healing->best.price;
   Healed healed = heal_layers(pool, model, result.fitted, price, options.whole_layers, healing,
                               store, calibration.stop);
@@ -225,6 +227,7 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
                   options.window, joint, layers_in(store, model, name), stop, quiet);
     result.tried.push_back(
         {fit, calibrate(calibration, model, fitted, options, first_price, store, name)});
+    check_kept(result.tried.back().search, options.budget_pct);
     keep_if_better(std::move(fitted), result);
   }
   if (options.healing != nullptr) {

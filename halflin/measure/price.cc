@@ -35,14 +35,12 @@ PriceSearch search_price(const std::function<PricePoint(double price)>& evaluate
   PriceSearch search;
   std::optional<PricePoint> within;   // the highest price that keeps the budget
   std::optional<PricePoint> without;  // the lowest that does not
-  double smallest = std::numeric_limits<double>::infinity();
   double price = first_price;
   double step = 2;
   for (;;) {
     const PricePoint point = evaluate(price);
     search.tried.push_back(point);
     const bool keeps = point.delta_ppl_pct <= budget_pct;
-    if (point.saving.flops_pct > 0) smallest = std::min(smallest, point.delta_ppl_pct);
     const bool all =
         within && point.saving.flops_pct > 0 && point.saving.flops_pct == within->saving.flops_pct;
     (keeps ? within : without) = point;
@@ -60,14 +58,20 @@ PriceSearch search_price(const std::function<PricePoint(double price)>& evaluate
   if (within) search.best = *within;
   std::sort(search.tried.begin(), search.tried.end(),
             [](const PricePoint& a, const PricePoint& b) { return a.price < b.price; });
-  if (std::isinf(smallest)) fail("none of the paths saves anything at any price");
-  if (!within || search.best.saving.flops_pct <= 0) {
-    fail(
-        "a budget of {:g} % of perplexity cannot be kept: the smallest change at which anything is "
-        "saved is {:+.4g} %",
-        budget_pct, smallest);
-  }
   return search;
+}
+
+void check_kept(const PriceSearch& search, double budget_pct) {
+  if (search.kept()) return;
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const PricePoint& point : search.tried) {
+    if (point.saving.flops_pct > 0) smallest = std::min(smallest, point.delta_ppl_pct);
+  }
+  if (std::isinf(smallest)) fail("none of the paths saves anything at any price");
+  fail(
+      "a budget of {:g} % of perplexity cannot be kept: the smallest change at which anything is "
+      "saved is {:+.4g} %",
+      budget_pct, smallest);
 }
 
 }  // namespace halflin

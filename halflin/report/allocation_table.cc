@@ -53,14 +53,15 @@ std::string allocation_table(const json& result) {
   if (const auto before = calibration.find("before_healing"); before != calibration.end()) {
     const json& after = calibration.at("fits").at("healed");
     const json& last = after.at("tried").back();
+    const auto saved = [](const json& point) {
+      return fmt::format("{:.2f} % at {}", point.at("flops_saved_pct").get<double>(),
+                         percent(point.at("delta_ppl_pct")));
+    };
+    const bool within = after.at("flops_saved_pct") > 0;
     out += fmt::format(
-        "\nhealing, on calibration text: one path a layer saved {:.2f} % of all FLOPs at {}; "
-        "healed, "
-        "{:.2f} % at {}, and {:.2f} % at {}{}\n",
-        before->at("flops_saved_pct").get<double>(), percent(before->at("delta_ppl_pct")),
-        last.at("flops_saved_pct").get<double>(), percent(last.at("delta_ppl_pct")),
-        after.at("flops_saved_pct").get<double>(), percent(after.at("delta_ppl_pct")),
-        result.at("fit") == "healed" ? "" : ": less than what was fitted, and not kept");
+        "\nhealing, on calibration text: one path a layer saved {} of perplexity; healed, {}{}\n",
+        saved(*before), within ? saved(after) : saved(last) + ", at no price within the budget",
+        result.at("fit") == "healed" ? "" : ": not kept");
   }
   if (const auto against = test.find("against_control"); against != test.end()) {
     out += fmt::format("against the model healed without paths: {}\n", change(*against));

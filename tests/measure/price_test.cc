@@ -63,14 +63,14 @@ TEST(Price, EndsWhereAllTokensTakeTheCheapestPathWithinTheBudget) {
 TEST(Price, SaysTheSmallestReachableWhereTheBudgetIsNot) {
   Curve curve;
   curve.cheapest = 3;
-  const std::string message = error_of([&] { search_price(std::ref(curve), 1); });
+  const std::string message = error_of([&] { check_kept(search_price(std::ref(curve), 1), 1); });
   EXPECT_NE(message.find("a budget of 1 %"), std::string::npos) << message;
   EXPECT_NE(message.find("+3"), std::string::npos) << message;
 }
 
 TEST(Price, SaysWhereNothingSavesAnything) {
   const auto nothing = [](double price) { return PricePoint{price, 0, {}}; };
-  EXPECT_EQ(error_of([&] { search_price(nothing, 1); }),
+  EXPECT_EQ(error_of([&] { check_kept(search_price(nothing, 1), 1); }),
             "none of the paths saves anything at any price");
 }
 
