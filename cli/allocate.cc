@@ -46,7 +46,7 @@ struct Options {
   std::string heal_text;
   std::string heal_weights;
   size_t heal_tokens = 200000;
-  std::optional<double> heal_from, heal_rate;
+  std::optional<double> heal_from;
   HealOptions healing;
   std::string command;
 };
@@ -124,7 +124,6 @@ void complete(const CLI::App& command, Options& options) {
   TrainOptions& train = healing.train;
   if (!options.heal_from) options.heal_from = kHealFrom * allocate.budget_pct;
   refuse_nan("--heal-from", *options.heal_from);
-  train.schedule.peak = options.heal_rate.value_or(healing.weights ? 1e-4 : 1e-3);
   refuse_nan("--heal-lr", train.schedule.peak);
   train.steps = (options.heal_tokens + train.batch * options.text.window - 1) /
                 (train.batch * options.text.window);
@@ -147,6 +146,7 @@ nlohmann::json healing_json(const Options& options) {
           {"weights", options.healing.weights},
           {"learning_rate", train.schedule.peak},
           {"gate_rate", options.healing.gate_rate},
+          {"weight_rate", options.healing.weight_rate},
           {"batch", train.batch},
           {"steps", train.steps}};
 }
@@ -374,12 +374,13 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
       ->capture_default_str();
   TrainOptions& train = options->healing.train;
   train.batch = 4;
+  train.schedule.peak = 1e-3;
   command->add_flag("--heal", options->heal,
                     "then train paths and gates, one path a layer, to predict what the unchanged "
                     "model predicts");
   command->add_option("--heal-weights", options->heal_weights,
-                      "--heal, and all of the model's weights train, too: the directory for the "
-                      "model that the allocation is for");
+                      "--heal, and all of the model's weights train, too, at a tenth of --heal-lr: "
+                      "the directory for the model that the allocation is for");
   command->add_option("--heal-text", options->heal_text,
                       "text to heal on (default: what no split has of --text)");
   command->add_option("--heal-tokens", options->heal_tokens, "tokens to heal on")
@@ -390,9 +391,8 @@ void add_allocate(CLI::App& app, const std::string& command_line) {
                    "what routing costs before it is healed, in percent of perplexity (default: "
                    "twice the budget)")
       ->check(CLI::PositiveNumber);
-  command
-      ->add_option("--heal-lr", options->heal_rate,
-                   "learning rate at its peak (default: 1e-3; 1e-4 with --heal-weights)")
+  command->add_option("--heal-lr", train.schedule.peak, "learning rate at its peak, of paths")
+      ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   command
       ->add_option("--heal-gate-lr", options->healing.gate_rate,

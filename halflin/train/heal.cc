@@ -44,15 +44,20 @@ TrainModel heal(ThreadPool& pool, const Checkpoint& checkpoint, const Model& ori
   objective = {};
   objective.kind = Objective::Kind::kDistill;
   objective.teacher = {.model = &original, .paths = {}, .workspace = &workspace};
-  bool gated = false;
+  bool gated = false, cheap = false;
   for (size_t l = 0; l < model.layers.size(); ++l) {
     gated = gated || is_gated(model.layers[l].mlp);
+    cheap = cheap || model.layers[l].mlp.route != Route::kFull;
     objective.layer_penalties.push_back({.mean_weight = static_cast<float>(costs[l])});
   }
-  if (gated) {
+  // The last rule that matches counts.
+  const auto set_rate = [&](const char* pattern, double factor) {
     train_options.optimizer.rules.push_back(
-        {.pattern = "layers.*.mlp.gate.*", .rate_factor = options.gate_rate, .weight_decay = {}});
-  }
+        {.pattern = pattern, .rate_factor = factor, .weight_decay = {}});
+  };
+  if (options.weights) set_rate("*", options.weight_rate);
+  if (options.weights && cheap) set_rate("layers.*.mlp.cheap.*", 1);
+  if (gated) set_rate("layers.*.mlp.gate.*", options.gate_rate);
   train(pool, model, text, nullptr, train_options, files, stop);
   set_trainable(parameters(model), false);
 

@@ -11,9 +11,10 @@
 namespace halflin {
 
 struct HealOptions {
-  TrainOptions train;      // its objective is set here
-  double gate_rate = 0.1;  // learning rate of gates, as a share of all others'
-  bool weights = false;    // the model's own weights train, too
+  TrainOptions train;        // its objective is set here
+  double gate_rate = 0.1;    // learning rate of gates, as a share of the paths'
+  double weight_rate = 0.1;  // and of the model's own weights
+  bool weights = false;      // whether these train at all
 };
 
 // Trains `allocation`, of at most one option a layer, in place, and returns the model as it is
