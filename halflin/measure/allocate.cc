@@ -93,25 +93,6 @@ LayerStore layers_in(const FitStore* store, const Model& model, const std::strin
           }};
 }
 
-PriceSearch calibrate(const RoutedText& calibration, const Model& model, const FittedLayers& layers,
-                      const AllocateOptions& options, double first_price, const FitStore* store,
-                      const std::string& fit) {
-  return search_price(
-      [&](double price) {
-        if (store != nullptr) {
-          if (auto point = store->point(fit, price)) return std::move(*point);
-        }
-        const std::vector<MlpPath> paths =
-            priced_paths(layers, price, options.whole_layers, options.most_paths);
-        const RoutedText::Run run =
-            calibration.run(model, paths, fmt::format("price {:.3g}", price));
-        PricePoint point{price, calibration.delta_ppl_pct(run), run.saving};
-        if (store != nullptr) store->save_point(fit, point);
-        return point;
-      },
-      options.budget_pct, first_price);
-}
-
 TimeSaved time_saved(const FittedLayers& layers, std::span<const MlpPath> paths,
                      const Saving& saving) {
   TimeSaved time;
@@ -130,6 +111,29 @@ TimeSaved time_saved(const FittedLayers& layers, std::span<const MlpPath> paths,
   return time;
 }
 
+PriceSearch calibrate(const RoutedText& calibration, const Model& model, const FittedLayers& layers,
+                      const AllocateOptions& options, double first_price, const FitStore* store,
+                      const std::string& fit) {
+  return search_price(
+      [&](double price) {
+        if (store != nullptr) {
+          if (auto point = store->point(fit, price)) return std::move(*point);
+        }
+        const std::vector<MlpPath> paths =
+            priced_paths(layers, price, options.whole_layers, options.most_paths);
+        const RoutedText::Run run =
+            calibration.run(model, paths, fmt::format("price {:.3g}", price));
+        PricePoint point{price, calibration.delta_ppl_pct(run), run.saving, run.saving.flops_pct};
+        if (!options.times.empty()) {
+          const TimeSaved time = time_saved(layers, paths, run.saving);
+          point.saved_pct = (time.prefill + time.decode) / 2;
+        }
+        if (store != nullptr) store->save_point(fit, point);
+        return point;
+      },
+      options.budget_pct, first_price);
+}
+
 size_t count_sinks_routed(std::span<const RoutedBatch> routed, const Sinks& sinks) {
   size_t count = 0;
   for (size_t b = 0; b < routed.size(); ++b) {
@@ -146,7 +150,7 @@ size_t count_sinks_routed(std::span<const RoutedBatch> routed, const Sinks& sink
 void keep_if_better(FittedLayers fitted, AllocateResult& result) {
   const PricePoint& best = result.tried.back().search.best;
   const auto rank = [](const PricePoint& point) {
-    return std::pair(point.saving.flops_pct, -point.delta_ppl_pct);
+    return std::pair(point.saved_pct, -point.delta_ppl_pct);
   };
   if (!result.tried.back().search.kept()) return;
   if (!result.fitted.empty() && rank(best) <= rank(result.calibrated)) return;
@@ -170,14 +174,15 @@ void try_healing(ThreadPool& pool, const Model& model, const Splits& splits,
   check_kept(*result.before_healing, healing.from_pct);
   const double price = result.before_healing->best.price;
   Healed healed = heal_layers(pool, model, result.fitted, price, options.whole_layers, healing,
-                              store, calibration.stop);
+                              calibration.stop);
   const Model& routed = healed.model ? *healed.model : model;
   const LayerStore given{[&](size_t l) { return std::move(healed.layers[l]); }, {}};
   healed.layers =
       joint_fit(pool, routed, splits.fit, splits.train, sinks[0], sinks[1], gradients,
                 options.window, {.menu = {}}, given, calibration.stop, calibration.quiet);
-  result.tried.push_back({Fit::kHealed, calibrate(calibration, routed, healed.layers, options,
-                                                  price, store, healed_fit(healing))});
+  result.tried.push_back(
+      {Fit::kHealed, calibrate(calibration, routed, healed.layers, options, price, store,
+                               fmt::format("healed-{:g}", healing.from_pct))});
   keep_if_better(std::move(healed.layers), result);
   const bool kept = result.chosen + 1 == result.tried.size();
   if (kept) result.model = std::move(healed.model);
@@ -309,9 +314,9 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   for (size_t l = 0; l < own.size(); ++l) {
     result.layers.emplace_back();
     for (const PathOption& chosen : own[l].options) {
-      for (FittedOption& option : result.fitted[l].options) {
+      for (const FittedOption& option : result.fitted[l].options) {
         if (option.packed == chosen.path) {
-          result.layers.back().push_back({std::move(option.path), chosen.gate});
+          result.layers.back().push_back({copy_path(*option.path), chosen.gate});
         }
       }
     }

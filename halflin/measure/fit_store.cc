@@ -84,7 +84,7 @@ std::optional<FittedLayer> FitStore::layer(const Model& model, const std::string
     FittedOption option;
     option.kind = from.path.kind;
     option.kept = from.path.neurons.kept.size();
-    option.path = std::move(from.path);
+    option.path = std::make_shared<PlainPath>(std::move(from.path));
     option.packed = packed;
     option.gate = std::move(from.gate.value());
     option.sink_score = own.at("sink_score");
@@ -116,7 +116,7 @@ void FitStore::save_layer(const Model& model, const std::string& fit, size_t lay
   for (const FittedOption& option : fitted.options) {
     if (option.packed == fitted.linear) figures["linear"] = options.size();
     figures["options"].push_back(figures_of(option));
-    options.push_back({copy_path(option.path), option.gate});
+    options.push_back({copy_path(*option.path), option.gate});
   }
   if (fitted.plain_linear) options.push_back({copy_path(*fitted.plain_linear), std::nullopt});
   stored.layers.push_back(std::move(options));
@@ -134,6 +134,7 @@ std::optional<PricePoint> FitStore::point(const std::string& fit, double price) 
   point.saving.flops_pct = stored->at("flops_pct");
   point.saving.bytes_pct = stored->at("bytes_pct");
   stored->at("rates").get_to(point.saving.rates);
+  point.saved_pct = stored->at("saved_pct");
   return point;
 }
 
@@ -143,7 +144,8 @@ void FitStore::save_point(const std::string& fit, const PricePoint& point) const
   const json stored = {{"delta_ppl_pct", point.delta_ppl_pct},
                        {"flops_pct", point.saving.flops_pct},
                        {"bytes_pct", point.saving.bytes_pct},
-                       {"rates", point.saving.rates}};
+                       {"rates", point.saving.rates},
+                       {"saved_pct", point.saved_pct}};
   write_file_atomically(path, stored.dump() + "\n");
 }
 

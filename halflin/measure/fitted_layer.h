@@ -12,7 +12,7 @@
 namespace halflin {
 
 struct FittedOption {
-  PlainPath path;
+  std::shared_ptr<const PlainPath> path;
   std::string kind;  // the path's, with its neurons: for people
   size_t kept = 0;
   std::shared_ptr<const CheapPath> packed;

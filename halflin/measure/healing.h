@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "halflin/measure/fit_store.h"
+#include "halflin/measure/fitted_layer.h"
 #include "halflin/train/heal.h"
 
 namespace halflin {
@@ -18,20 +18,16 @@ struct Healing {
   std::filesystem::path model;      // where healed weights go, if they train
 };
 
-// What the fit is called in a store.
-std::string healed_fit(const Healing& healing);
-
 struct Healed {
   FittedLayers layers;         // with the one path of each layer that was healed
   std::optional<Model> model;  // with the healed weights, if they train
 };
 
 // Of each layer the path that gains most at the price (fitted_layer.h) and its gate, trained.
-// Scores of the train split and of sinks are for the caller to set (joint_fit.h). What `store`, if
-// not null, has is not done again.
+// Scores of the train split and of sinks are for the caller to set (joint_fit.h). What training
+// left in the directory is not done again.
 Healed heal_layers(ThreadPool& pool, const Model& model, const FittedLayers& fitted, double price,
-                   bool whole_layers, const Healing& healing, const FitStore* store,
-                   const std::atomic<bool>& stop);
+                   bool whole_layers, const Healing& healing, const std::atomic<bool>& stop);
 
 // The control for healed weights: the same steps on the same text with nothing in MLPs' places.
 Model heal_control(ThreadPool& pool, const Model& model, const Healing& healing,

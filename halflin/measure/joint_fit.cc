@@ -129,7 +129,7 @@ class LayerFit {
       option.packed = std::make_shared<CheapPath>(pack_path(c_.model, weights_, path));
       option.kind = path.kind;
       option.kept = path.neurons.kept.size();
-      option.path = std::move(path);
+      option.path = std::make_shared<PlainPath>(std::move(path));
       fitted.push_back(std::move(option));
     }
     fit_gates(train, fitted);
@@ -151,7 +151,7 @@ class LayerFit {
       layer.neuron_energy.push_back(sums.xx(d_ + j, d_ + j) / static_cast<double>(sums.n) * column);
     }
     for (const FittedOption& option : layer.options) {
-      if (option.path.kind != "linear") continue;
+      if (option.kind != "linear") continue;
       layer.linear = option.packed;
       layer.linear_energy = option.energy;
       layer.scale = option.scale;

@@ -13,6 +13,7 @@ struct PricePoint {
   double price = 0;  // nats for all FLOPs of a forward pass
   double delta_ppl_pct = 0;
   Saving saving;
+  double saved_pct = 0;  // of what tokens are to save: FLOPs, or time
 };
 
 struct PriceSearch {

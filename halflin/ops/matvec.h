@@ -63,9 +63,9 @@ class MatvecInput {
 // Whether a format's products read the int8 form.
 bool reads_codes(DType dtype);
 
-// y[r] = weight[r] . x + bias[r], or y[r] += ..., for the outputs r in [begin, end); the last block
-// of a quantised weight's rows may go beyond x's end. y and bias
-// (null for none) are those of output 0.
+// y[r] = weight[r] . x + bias[r], or y[r] += ..., for the outputs r in [begin, end); y and bias
+// (null for none) are those of output 0. The last block of a quantised weight's rows may go beyond
+// x's end.
 void matvec_rows(const StoredMatrix& weight, const float* bias, const MatvecInput& x, size_t begin,
                  size_t end, bool accumulate, float* y);
 

@@ -14,16 +14,12 @@ bool is_gated(const MlpPlace& place) { return place.route == Route::kHard; }
 void choose_trained(TrainModel& model, bool weights) {
   set_trainable(parameters(model), weights);
   for (TrainLayer& layer : model.layers) {
-    if (layer.mlp.route == Route::kFull) continue;
-    const bool full_trains = weights && is_gated(layer.mlp);
-    std::optional<TrainMlp> full = std::move(layer.mlp.full);
-    layer.mlp.full.reset();
-    set_trainable(parameters(layer.mlp), true);
-    layer.mlp.full = std::move(full);
-    if (full_trains || !layer.mlp.full) continue;
-    TrainMlp& unused = *layer.mlp.full;
-    for (TrainAffine* affine : {&unused.gate, &unused.up, &unused.down}) {
-      Parameter* const both[] = {&affine->weight, &affine->bias};
+    MlpPlace& place = layer.mlp;
+    if (place.route == Route::kFull) continue;
+    set_trainable(parameters(place), true);
+    if (weights && is_gated(place)) continue;
+    for (TrainAffine* full : {&place.full->gate, &place.full->up, &place.full->down}) {
+      Parameter* const both[] = {&full->weight, &full->bias};
       set_trainable(both, false);
     }
   }

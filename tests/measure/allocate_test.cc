@@ -238,8 +238,7 @@ TEST_P(HealedAllocateTest, ThreadsAndStopsChangeNothing) {
   store_ = &store;
   EXPECT_EQ(one, fresh(2));
   EXPECT_EQ(one, json(run(2, options_)));  // all of it from the store
-  std::filesystem::remove_all(store.directory() / healed_fit(healing_));
-  std::filesystem::remove(healing_.directory / "done");
+  std::filesystem::remove_all(store.directory());
   EXPECT_EQ(one, json(run(3, options_)));  // from the state that training left
 }
 
