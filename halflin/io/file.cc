@@ -1,10 +1,10 @@
 #include "halflin/io/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -29,16 +29,29 @@ fs::path folder_of(const fs::path& path) {
   return path.has_parent_path() ? path.parent_path() : fs::path(".");
 }
 
-// Creates a new file `.stem.PID.N.tmp` in `folder` and sets `created` to its path. A killed process
-// of the same id may have left such a file: then the next N. Returns the descriptor, or -1 with
-// errno.
-int create_temporary(const fs::path& folder, const std::string& stem, fs::path& created) {
-  static std::atomic<unsigned> counter{0};
+// Opens `.NAME.tmp` beside `path` for writing, empty and locked until it is closed, and sets
+// `temporary` to its path. One that a killed process left is used again; while another writer holds
+// it, this one waits. Returns the descriptor, or -1 with errno.
+int open_temporary(const fs::path& path, fs::path& temporary) {
+  temporary = folder_of(path) / fmt::format(".{}.tmp", path.filename().string());
   while (true) {
-    created = folder / fmt::format(".{}.{}.{}.tmp", stem, ::getpid(), counter++);
     // open, not mkstemp, so that the umask decides who may read the result.
-    const int fd = ::open(created.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd >= 0 || errno != EEXIST) return fd;
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0) return fd;
+    // A file system without locks is as good as one with a single writer.
+    while (::flock(fd, LOCK_EX) != 0 && errno == EINTR) {
+    }
+    // Whoever held the lock has renamed or removed what was opened here: then once more.
+    struct stat opened = {}, named = {};
+    if (::fstat(fd, &opened) == 0 && ::stat(temporary.c_str(), &named) == 0 &&
+        opened.st_ino == named.st_ino && opened.st_dev == named.st_dev) {
+      if (::ftruncate(fd, 0) == 0) return fd;
+      const int reason = errno;
+      ::close(fd);
+      errno = reason;
+      return -1;
+    }
+    ::close(fd);
   }
 }
 
@@ -84,14 +97,14 @@ std::string read_file(const fs::path& path) {
 }
 
 AtomicFile::AtomicFile(const fs::path& path)
-    : path_(behind_links(path)),
-      fd_(create_temporary(folder_of(path_), path_.filename().string(), temporary_)) {
+    : path_(behind_links(path)), fd_(open_temporary(path_, temporary_)) {
   if (fd_ < 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
 }
 
 AtomicFile::~AtomicFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_ < 0) return;
   if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  ::close(fd_);
 }
 
 void AtomicFile::write(std::span<const std::byte> bytes) { write_all(fd_, bytes, path_); }
@@ -100,13 +113,14 @@ void AtomicFile::write(std::string_view bytes) { write(std::as_bytes(std::span(b
 
 void AtomicFile::commit() {
   if (::fsync(fd_) != 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
-  const int closed = ::close(fd_);
-  fd_ = -1;
-  if (closed != 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
+  // Renamed before it is closed, while no other writer can have it.
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
     fail("{}: cannot replace: {}", path_.string(), std::strerror(errno));
   }
   temporary_.clear();
+  const int closed = ::close(fd_);
+  fd_ = -1;
+  if (closed != 0) fail("{}: cannot write: {}", path_.string(), std::strerror(errno));
   // The rename lasts once the folder is on disk. Some file systems cannot sync a folder; the file
   // is in place whether or not they can.
   const Descriptor folder(::open(folder_of(path_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -135,7 +149,7 @@ void ensure_writable_directory(const fs::path& path) {
     fail("{}: expected a directory, found a file", path.string());
   }
   fs::path probe;
-  const Descriptor file(create_temporary(path, "probe", probe));
+  const Descriptor file(open_temporary(path / "probe", probe));
   if (file.fd < 0) fail("{}: cannot write there: {}", path.string(), std::strerror(errno));
   const bool written = ::write(file.fd, "x", 1) == 1;
   const int reason = errno;

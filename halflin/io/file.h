@@ -14,8 +14,9 @@ std::string read_file(const std::filesystem::path& path);
 
 // Replaces `path` by `contents`: a temporary file in the same folder, fsync, rename, fsync of the
 // folder. On failure (disk full included) the temporary file is removed, an old file stays as it
-// was, and the Error names the path and the reason. Behind a link, the file it leads to is
-// replaced; a device or a pipe is written into.
+// was, and the Error names the path and the reason. What a killed process left of a temporary file
+// goes with the next write to the same path; two that write at once write one after the other.
+// Behind a link, the file it leads to is replaced; a device or a pipe is written into.
 void write_file_atomically(const std::filesystem::path& path, std::string_view contents);
 
 // Creates the directory (and its parents) and proves with a probe file that files can be written

@@ -5,6 +5,7 @@
 set -euo pipefail
 halflin=$1
 fixtures=$2
+source "${BASH_SOURCE%/*}/kill.sh"
 work=$(mktemp -d)
 model=$work/model
 trap 'rm -rf "$work"' EXIT
@@ -31,7 +32,8 @@ tune() { # OUT, more options
 }
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
 
-tune "$work/a" --lr 3e-3 --json >"$work/a.json"
+timed tune "$work/a" --lr 3e-3 --json >"$work/a.json"
+whole=$milliseconds
 before=$(python3 -c 'import json,sys; r=json.load(open(sys.argv[1])); print(r["before"]["test"]["loss"])' "$work/a.json")
 after=$(python3 -c 'import json,sys; r=json.load(open(sys.argv[1])); print(r["test"]["loss"])' "$work/a.json")
 less "$after" "$before" || fail "the loss rose from $before to $after"
@@ -41,13 +43,9 @@ less "$after" "$before" || fail "the loss rose from $before to $after"
 tune "$work/a" --lr 3e-3 --json | cmp - "$work/a.json" || fail "run again, the result differs"
 
 # Killed and resumed.
-for delay in 0.05 0.1 0.2; do
+for share in 25 50 75; do
   rm -rf "$work/b"
-  tune "$work/b" --lr 3e-3 >/dev/null &
-  child=$!
-  sleep "$delay"
-  pkill -9 -P "$child" 2>/dev/null || true
-  wait "$child" 2>/dev/null || true
+  kill_after $((whole * share / 100)) tune "$work/b" --lr 3e-3
   tune "$work/b" --lr 3e-3 --threads 1 >/dev/null
   cmp "$work/a/model.safetensors" "$work/b/model.safetensors" || fail "resumed, the weights differ"
 done

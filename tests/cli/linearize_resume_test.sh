@@ -4,6 +4,7 @@
 set -euo pipefail
 halflin=$1
 fixtures=$2
+source "${BASH_SOURCE%/*}/kill.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() {
@@ -59,11 +60,10 @@ print(":".join(map(str, json.load(open(sys.argv[1]))["splits"]["test"]["windows"
     "$want" "$found" || fail "$name: linearize says $want, ppl says $found"
 }
 
-kills=0
 for procedure in progressive two_phase; do
   declare -n options=$procedure
   whole=$work/$procedure
-  linearize "$whole" "${options[@]}" --threads 2 >"$whole.txt"
+  timed linearize "$whole" "${options[@]}" --threads 2 >"$whole.txt"
   grep -q "against the control" "$whole.txt" || fail "no table: $(cat "$whole.txt")"
   [[ $(ls "$whole" | grep -c 'stages\|control') == 2 ]] || fail "stages and control should be kept"
   same_ppl "$whole" original "$model"
@@ -72,11 +72,7 @@ for procedure in progressive two_phase; do
   for ((attempt = 1; attempt <= 4; attempt++)); do
     rm -rf "$work/out"
     for ((again = 0; again < 3; again++)); do
-      linearize "$work/out" "${options[@]}" --threads 2 >/dev/null &
-      child=$!
-      sleep "0.$(printf '%02d' $((attempt * 13 + again * 5)))"
-      pkill -9 -P "$child" 2>/dev/null && kills=$((kills + 1)) || true
-      wait "$child" 2>/dev/null || true
+      kill_after $((milliseconds * (2 * attempt + again) / 12)) linearize "$work/out" "${options[@]}" --threads 2
     done
     linearize "$work/out" "${options[@]}" --threads 1 >/dev/null
     for file in model.safetensors control/model.safetensors allocation.safetensors; do

@@ -3,6 +3,7 @@
 #   resume_test.sh HALFLIN FIXTURES
 set -euo pipefail
 halflin=$1
+source "${BASH_SOURCE%/*}/kill.sh"
 model=$2/models/gpt2_gguf/model.gguf
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -16,21 +17,17 @@ run() {
     --out "$work/out" --quiet --threads "${1:-2}" >/dev/null
 }
 
-run
+timed run
+whole=$milliseconds
 if [[ -e $work/out/gradients ]]; then
   echo "a finished run left its gradients" >&2
   exit 1
 fi
 cp "$work/out/result.json" "$work/whole.json"
-kills=0
 for ((attempt = 1; attempt <= 12; attempt++)); do
   rm -rf "$work/out"
-  run &
-  child=$!
   # Later and later into the run, in steps that fall before, between and after the two layers.
-  sleep "0.$(printf '%02d' $((attempt * 7)))"
-  pkill -9 -P "$child" 2>/dev/null && kills=$((kills + 1)) || true
-  wait "$child" 2>/dev/null || true
+  kill_after $((whole * attempt / 13)) run
   run 1 # another thread count changes the header alone
   sed 's/"threads": 1$/"threads": 2/' "$work/out/result.json" | sed 's/--threads 1"/--threads 2"/' >"$work/resumed.json"
   if ! cmp "$work/whole.json" "$work/resumed.json"; then

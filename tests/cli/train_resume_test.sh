@@ -5,6 +5,7 @@
 set -euo pipefail
 halflin=$1
 fixtures=$2
+source "${BASH_SOURCE%/*}/kill.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/tokenizer"
@@ -33,18 +34,14 @@ fail() {
   exit 1
 }
 
-train "$work/whole" --threads 2 >/dev/null
+timed train "$work/whole" --threads 2 >/dev/null
+whole=$milliseconds
 (($(wc -l <"$work/whole/log.jsonl") == 120)) || fail "the log should hold 120 lines"
-kills=0
 for ((attempt = 1; attempt <= 6; attempt++)); do
   rm -rf "$work/out"
   # Killed again and again, later and later, until it is through.
   for ((again = 0; again < 3; again++)); do
-    train "$work/out" --threads 2 >/dev/null &
-    child=$!
-    sleep "0.$(printf '%02d' $((attempt * 9 + again * 4)))"
-    pkill -9 -P "$child" 2>/dev/null && kills=$((kills + 1)) || true
-    wait "$child" 2>/dev/null || true
+    kill_after $((whole * (2 * attempt + again) / 16)) train "$work/out" --threads 2
   done
   train "$work/out" --threads 1 >/dev/null
   for file in model.safetensors places.safetensors state.safetensors losses.safetensors config.json; do
@@ -52,6 +49,7 @@ for ((attempt = 1; attempt <= 6; attempt++)); do
   done
   cmp <(without_speed "$work/whole/log.jsonl") <(without_speed "$work/out/log.jsonl") ||
     fail "attempt $attempt: the resumed log differs"
+  if ls -A "$work/out" | grep '\.tmp$'; then fail "attempt $attempt: a temporary file was left"; fi
 done
 echo "killed $kills runs; every resumed run is identical"
 ((kills >= 3)) || fail "too few runs were killed in time for this to say anything"
@@ -81,13 +79,13 @@ for ((i = 0; i < 100; i++)); do
 done
 pkill -9 -P "$child" 2>/dev/null || true
 wait "$child" 2>/dev/null || true
-rm -f "$work/full/"{result.json,model.safetensors,places.safetensors}
+rm -f "$work/full/"{result.json,model.safetensors,places.safetensors,.*.tmp}
 before=$(sha256sum <"$work/full/state.safetensors")
 (
   ulimit -f 64 # blocks of 1024 bytes
   refused 1 "cannot write" train "$work/full"
 )
 [[ $before == "$(sha256sum <"$work/full/state.safetensors")" ]] || fail "the state did not stay whole"
-ls -A "$work/full" | grep -q '\.tmp$' && fail "a temporary file was left behind" || true
+if ls -A "$work/full" | grep '\.tmp$'; then fail "a temporary file was left behind"; fi
 train "$work/full" >/dev/null
 cmp "$work/whole/model.safetensors" "$work/full/model.safetensors" || fail "not the same after a full disk"

@@ -3,7 +3,9 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <csignal>
+#include <thread>
 
 #include "halflin/io/sha256.h"
 #include "tests/io/testing.h"
@@ -74,6 +76,46 @@ TEST(File, AFailedWriteLeavesTheOldFile) {
   std::signal(SIGXFSZ, handler);
   EXPECT_CONTAINS(message, "out: cannot write: File too large");
   EXPECT_EQ(read_file(path), "old");
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
+}
+
+TEST(File, WhatAKilledWriterLeftIsUsedAgain) {
+  const TemporaryFolder folder;
+  // What the temporary file is called, and the whole of what a killed writer leaves.
+  fs::path left;
+  {
+    AtomicFile file(folder.path / "out");
+    left = fs::directory_iterator(folder.path)->path();
+  }
+  EXPECT_FALSE(fs::exists(left));
+  folder.write(left.filename().string(), "half of a longer file");
+  write_file_atomically(folder.path / "out", "new");
+  EXPECT_EQ(read_file(folder.path / "out"), "new");
+  EXPECT_FALSE(fs::exists(left));
+}
+
+// Each file is one writer's, whole: none is empty, mixed or cut.
+TEST(File, WritersAtOnceWriteOneAfterTheOther) {
+  const TemporaryFolder folder;
+  const fs::path path = folder.path / "out";
+  const auto contents = [](int writer) { return std::string(10'000 + writer, 'a' + writer); };
+  write_file_atomically(path, contents(0));
+  std::atomic<int> at_work{4};
+  std::vector<std::thread> writers;
+  for (int writer = 0; writer < 4; ++writer) {
+    writers.emplace_back([&, writer] {
+      for (int i = 0; i < 50; ++i) write_file_atomically(path, contents(writer));
+      --at_work;
+    });
+  }
+  int whole = 0, read = 0;
+  while (at_work > 0 || read == 0) {
+    const std::string found = read_file(path);
+    whole += found == contents(found.front() - 'a');
+    ++read;
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(whole, read);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path), fs::directory_iterator()), 1);
 }
 
