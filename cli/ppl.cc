@@ -18,6 +18,7 @@ struct Options {
   std::string windows = ":";
   std::string allocation;
   bool per_window = false;
+  bool one_by_one = false;
 };
 
 void run(const Options& options) {
@@ -39,13 +40,19 @@ void run(const Options& options) {
     allocation = load_allocation_for(options.allocation, options.common.model, checkpoint);
   }
   ThreadPool pool(options.common.threads);
-  const Model model = load_model(pool, std::move(checkpoint), parse_precision(options.text.dtype),
-                                 options.text.window);
+  Model model = load_model(pool, std::move(checkpoint), parse_precision(options.text.dtype),
+                           options.text.window);
   std::vector<MlpPath> paths;
   if (allocation) paths = pack_allocation(pool, model, *allocation);
   Progress progress("ppl", static_cast<double>(range.count() * options.text.window),
                     options.common.quiet);
-  const auto losses = batch_losses(pool, model, batches, paths, progress);
+  std::vector<std::vector<float>> losses;
+  if (options.one_by_one) {
+    Decoder decoder(pool, std::move(model), std::move(paths));
+    losses = decoded_losses(decoder, batches, progress);
+  } else {
+    losses = batch_losses(pool, model, batches, paths, progress);
+  }
   progress.clear();
 
   LossSum total;
@@ -59,6 +66,7 @@ void run(const Options& options) {
                           {"tokens", total.count},         {"windows", {range.begin, range.end}},
                           {"window", options.text.window}, {"dtype", options.text.dtype},
                           {"text_sha256", text.sha256}};
+    if (options.one_by_one) out["one_by_one"] = true;
     if (allocation) out["allocation"] = options.allocation;
     if (options.per_window) {
       for (const LossSum& window : each) out["window_losses"].push_back(window.mean());
@@ -88,6 +96,9 @@ void add_ppl(CLI::App& app) {
   command->add_option("--windows", options->windows, "range A:B of windows (default: all)");
   command->add_option("--allocation", options->allocation,
                       "route tokens as this allocation file says");
+  command->add_flag("--one-by-one", options->one_by_one,
+                    "each token by itself, as run generates: weights as the file has them, "
+                    "activations in 8 bits beside quantised ones");
   command->add_flag("--per-window", options->per_window, "also each window's mean loss");
   command->final_callback([options] { run(*options); });
 }

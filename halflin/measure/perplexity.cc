@@ -16,6 +16,29 @@ void LossSum::add(std::span<const float> losses, std::span<const size_t> offsets
 
 double LossSum::perplexity() const { return std::exp(mean()); }
 
+namespace {
+
+// Finite weights, too, may be so large that activations overflow.
+void check_finite(const std::vector<std::vector<float>>& losses, const std::string& model) {
+  for (size_t b = 0; b < losses.size(); ++b) {
+    for (size_t t = 0; t < losses[b].size(); ++t) {
+      if (!std::isfinite(losses[b][t])) {
+        fail("{}: batch {}, token {}: expected a finite loss, found {}", model, b, t, losses[b][t]);
+      }
+    }
+  }
+}
+
+// Nats that `target` costs.
+float loss_of(std::span<const float> logits, int32_t target) {
+  const float highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit - highest));
+  return static_cast<float>(std::log(sum)) + highest - logits[static_cast<size_t>(target)];
+}
+
+}  // namespace
+
 std::vector<std::vector<float>> run_batches(ThreadPool& pool, const Model& model,
                                             std::span<const Batch> batches, const LayerRun& layers,
                                             Progress& progress) {
@@ -40,15 +63,7 @@ std::vector<std::vector<float>> run_batches(ThreadPool& pool, const Model& model
     final_losses(pool, model, batch, residual, worker.workspace, losses[b]);
     progress.advance(static_cast<double>(batch.rows()));
   });
-  // Finite weights, too, may be so large that activations overflow.
-  for (size_t b = 0; b < losses.size(); ++b) {
-    for (size_t t = 0; t < losses[b].size(); ++t) {
-      if (!std::isfinite(losses[b][t])) {
-        fail("{}: batch {}, token {}: expected a finite loss, found {}", model.path, b, t,
-             losses[b][t]);
-      }
-    }
-  }
+  check_finite(losses, model.path);
   return losses;
 }
 
@@ -59,6 +74,21 @@ std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& mode
     run_layers(pool, model, 0, batches[b].offsets, residual, workspace, paths);
   };
   return run_batches(pool, model, batches, layers, progress);
+}
+
+std::vector<std::vector<float>> decoded_losses(Decoder& decoder, std::span<const Batch> batches,
+                                               Progress& progress) {
+  std::vector<std::vector<float>> losses;
+  for (const Batch& batch : batches) {
+    std::vector<float>& own = losses.emplace_back(batch.rows());
+    decoder.rewind(0);
+    for (size_t t = 0; t + 1 < batch.rows(); ++t) {
+      own[t] = loss_of(decoder.step(batch.ids[t]), batch.ids[t + 1]);
+      progress.advance(1);
+    }
+  }
+  check_finite(losses, decoder.model().path);
+  return losses;
 }
 
 }  // namespace halflin

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "halflin/base/progress.h"
+#include "halflin/model/decode.h"
 #include "halflin/model/forward.h"
 
 namespace halflin {
@@ -32,5 +33,9 @@ std::vector<std::vector<float>> run_batches(ThreadPool& pool, const Model& model
 std::vector<std::vector<float>> batch_losses(ThreadPool& pool, const Model& model,
                                              std::span<const Batch> batches,
                                              std::span<const MlpPath> paths, Progress& progress);
+// The same, each token decoded by itself: what generation computes, with the rounding of weights
+// and activations that the decoder does. Batches are of one sequence each.
+std::vector<std::vector<float>> decoded_losses(Decoder& decoder, std::span<const Batch> batches,
+                                               Progress& progress);
 
 }  // namespace halflin

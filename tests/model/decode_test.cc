@@ -9,6 +9,7 @@
 
 #include "halflin/base/error.h"
 #include "halflin/base/random.h"
+#include "halflin/measure/perplexity.h"
 #include "halflin/model/forward.h"
 #include "tests/model/decode_testing.h"
 
@@ -138,6 +139,21 @@ TEST_P(Decode, AsStored) {
 TEST_P(Decode, RoutesLikeTheBatch) {
   const Model model = load(pool_, GetParam(), ids_.size());
   check(random_paths(model, 3), {.exact = true, .chunk = 4}, 2e-5);
+}
+
+TEST_P(Decode, LossesAreTheBatchs) {
+  Model model = load(pool_, GetParam(), ids_.size());
+  const std::vector<MlpPath> paths = random_paths(model, 3);
+  Batch batch;
+  batch.add(ids_);
+  Progress progress("", 0, /*quiet=*/true);
+  const auto want = batch_losses(pool_, model, {&batch, 1}, paths, progress);
+  Decoder decoder(pool_, std::move(model), paths, {.exact = true});
+  for (int again = 0; again < 2; ++again) {
+    const auto found = decoded_losses(decoder, {&batch, 1}, progress);
+    ASSERT_EQ(found.size(), 1u);
+    for (size_t t = 0; t < ids_.size(); ++t) EXPECT_NEAR(found[0][t], want[0][t], 1e-4) << t;
+  }
 }
 
 TEST_P(Decode, ThreadsDoNotMatter) {
