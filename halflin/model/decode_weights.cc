@@ -1,7 +1,7 @@
 #include "halflin/model/decode_weights.h"
 
 #include <algorithm>
-#include <mutex>
+#include <optional>
 
 #include "halflin/base/error.h"
 #include "halflin/ops/encode.h"
@@ -34,19 +34,14 @@ class Reader {
     return linear;
   }
 
-  // A cheap path's matrix, unpacked and in `format`. The last block of a row may go beyond its end:
-  // zeros there, as in the inputs (MatvecInput).
-  DecodeLinear unpack(const Linear& packed, DType format) {
+  // A cheap path's matrix, unpacked and in `format`, or in `otherwise` if that rounds it. The last
+  // block of a row may go beyond its end: zeros there, as in the inputs (MatvecInput).
+  DecodeLinear unpack(const Linear& packed, DType format, std::optional<DType> otherwise = {}) {
     DecodeLinear linear;
     if (packed.empty()) return linear;
-    Matrix<float> weight = packed.weight();
-    const size_t block = dtype_block_elements(format);
-    if (const size_t end = weight.cols() % block; end != 0) {
-      Matrix<float> padded(weight.rows(), weight.cols() + block - end);
-      for (size_t r = 0; r < weight.rows(); ++r) {
-        std::copy_n(weight.row(r), weight.cols(), padded.row(r));
-      }
-      weight = std::move(padded);
+    Matrix<float> weight = padded(packed.weight(), dtype_block_elements(format));
+    if (otherwise && *otherwise != format && rounds(weight.view(), format)) {
+      return unpack(packed, *otherwise);
     }
     linear.weight = allocate(format, weight.rows(), weight.cols());
     encode(weight.view(), 0, linear.weight);
@@ -78,6 +73,36 @@ class Reader {
     out_.copied_bytes += matrix.bytes();
     matrix.data = out_.copies.back().data();
     return matrix;
+  }
+
+  static Matrix<float> padded(Matrix<float> weight, size_t block) {
+    const size_t end = weight.cols() % block;
+    if (end == 0) return weight;
+    Matrix<float> longer(weight.rows(), weight.cols() + block - end);
+    for (size_t r = 0; r < weight.rows(); ++r) {
+      std::copy_n(weight.row(r), weight.cols(), longer.row(r));
+    }
+    return longer;
+  }
+
+  // Whether the format moves the matrix by more than 1 % (root mean square). What was stored in it
+  // moves by what packing in bfloat16 has rounded.
+  static bool rounds(MatView<const float> weight, DType format) {
+    std::vector<std::byte> bytes(weight.cols / dtype_block_elements(format) *
+                                 dtype_block_bytes(format));
+    std::vector<float> back(weight.cols);
+    const TensorInfo row{"", format, {weight.cols}, bytes, ""};
+    double missed = 0, all = 0;
+    for (size_t r = 0; r < weight.rows; ++r) {
+      encode_row(format, weight.row(r), weight.cols, bytes.data());
+      read_f32(row, 0, back);
+      for (size_t i = 0; i < weight.cols; ++i) {
+        const double value = weight.row(r)[i];
+        missed += (back[i] - value) * (back[i] - value);
+        all += value * value;
+      }
+    }
+    return missed > 1e-4 * all;
   }
 
   // Rows [begin, begin + rows.rows) of a matrix that allocate() made.
@@ -121,15 +146,25 @@ class Reader {
   DecodeWeights& out_;
 };
 
-// The format of cheap paths beside an MLP read in `dtype`.
-DType path_format(DType dtype) {
+// The formats of cheap paths beside an MLP read in `dtype`: of neurons that are the model's own,
+// and of what was fitted. This has 8 bits at least: rounded to 4, paths cost twice what they are
+// allowed to (docs/speed.md).
+struct PathFormats {
+  DType own, fitted;
+};
+
+PathFormats path_formats(DType dtype, bool exact) {
+  if (exact) return {DType::kF32, DType::kF32};
   switch (dtype) {
+    case DType::kQ4_0:
+    case DType::kQ4_1:
+      return {dtype, DType::kQ8_0};
     case DType::kQ4_K:
-      return DType::kQ4_1;
+      return {DType::kQ4_1, DType::kQ8_0};
     case DType::kQ6_K:
-      return DType::kQ8_0;
+      return {DType::kQ8_0, DType::kQ8_0};
     default:
-      return dtype;
+      return {dtype, dtype};
   }
 }
 
@@ -217,18 +252,18 @@ DecodeWeights read_decode_weights(ThreadPool& pool, const Model& model,
     layer.mlp.up = read(names.up);
     layer.mlp.down = read(names.down);
     if (!paths.empty()) {
-      const DType format = options.exact ? DType::kF32 : path_format(layer.mlp.down.weight.dtype);
+      const auto [own, fitted] = path_formats(layer.mlp.down.weight.dtype, options.exact);
       for (const PathOption& option : paths[l].options) {
         const CheapPath& path = *option.path;
         DecodePath to;
-        to.affine = reader.unpack(path.affine, format);
-        to.low_rank_in = reader.unpack(path.low_rank_in, format);
-        to.low_rank_out = reader.unpack(path.low_rank_out, format);
+        to.affine = reader.unpack(path.affine, fitted);
+        to.low_rank_in = reader.unpack(path.low_rank_in, fitted);
+        to.low_rank_out = reader.unpack(path.low_rank_out, fitted);
         if (path.narrow) {
           to.narrow.activation = path.narrow->activation;
-          to.narrow.gate = reader.unpack(path.narrow->gate, format);
-          to.narrow.up = reader.unpack(path.narrow->up, format);
-          to.narrow.down = reader.unpack(path.narrow->down, format);
+          to.narrow.gate = reader.unpack(path.narrow->gate, own, fitted);
+          to.narrow.up = reader.unpack(path.narrow->up, own, fitted);
+          to.narrow.down = reader.unpack(path.narrow->down, fitted);
         }
         to.constant = path.constant;
         layer.options.push_back(std::move(to));

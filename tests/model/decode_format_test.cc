@@ -6,6 +6,7 @@
 
 #include "halflin/base/error.h"
 #include "halflin/model/decode.h"
+#include "halflin/ops/encode.h"
 #include "halflin/ops/matvec.h"
 #include "tests/model/decode_testing.h"
 #include "tests/random_blocks.h"
@@ -142,10 +143,52 @@ TEST_P(DecodeFormat, CheapPathsAreReadLikeTheModel) {
   decoder.use_paths(false);
   decoder.rewind(ids.size() - 1);
   decoder.step(ids.back());
-  // 2 x 512 x 256 weights and 256 x 512 more, instead of 256 x 256, in each of two layers.
+  // 2 x 512 x 256 weights and 256 x 512 more, instead of 256 x 256 of at least 8 bits, in each of
+  // two layers.
   const double saved = static_cast<double>(decoder.bytes_read() - routed) / (2 * 5 * 256 * 256);
-  EXPECT_GT(saved, 0.5);
+  EXPECT_GT(saved, 0.45);
   EXPECT_LT(saved, 4.01);
+}
+
+// Kept neurons, which the file's format holds as they are, stay in it; whatever else a path has is
+// rounded to 8 bits at least.
+TEST(Decoder, WhatWasFittedIsNotRoundedToFourBits) {
+  ThreadPool pool(2);
+  const std::vector<int32_t> ids = some_ids();
+  const size_t d = 256, kept = 64;
+  const auto bytes_read = [&](DType format, bool own) {
+    Random random(6);
+    const auto matrix = [&](size_t out, size_t in, bool stored) {
+      Matrix<float> weight = random_linear(random, in, out, Precision::kF32).weight();
+      std::vector<std::byte> bytes(in / 32 * dtype_block_bytes(format));
+      for (size_t r = 0; stored && r < out; ++r) {
+        encode_row(format, weight.row(r), in, bytes.data());
+        read_f32({"row", format, {in}, bytes, "random"}, 0, weight.view().row_span(r));
+      }
+      return Linear(weight.view(), /*in_by_out=*/false, {}, Precision::kF32);
+    };
+    Model model = random_model(pool, format);
+    auto narrow = std::make_shared<Mlp>();
+    narrow->activation = model.config.activation;
+    narrow->gate = matrix(kept, d, own);
+    narrow->up = matrix(kept, d, own);
+    narrow->down = matrix(d, kept, /*stored=*/false);
+    auto path = std::make_shared<CheapPath>();
+    path->narrow = narrow;
+    const std::vector<MlpPath> paths(2, MlpPath{{{path, std::nullopt}}});
+    const Reference want = forward(pool, model, ids, paths);
+    Decoder decoder(pool, std::move(model), paths);
+    decoder.prefill(std::span(ids).first(ids.size() - 1));
+    EXPECT_LT(difference(want.logits.view().row_span(ids.size() - 1), decoder.step(ids.back())),
+              0.05);
+    return decoder.bytes_read();
+  };
+  for (const DType format : {DType::kQ4_0, DType::kQ4_1}) {
+    const size_t blocks = 2 * 2 * kept * d / 32;  // of gates and ups of two layers
+    EXPECT_EQ(bytes_read(format, false) - bytes_read(format, true),
+              blocks * (dtype_block_bytes(DType::kQ8_0) - dtype_block_bytes(format)))
+        << dtype_name(format);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, DecodeFormat,
