@@ -177,9 +177,10 @@ void try_healing(ThreadPool& pool, const Model& model, const Splits& splits,
                               calibration.stop);
   const Model& routed = healed.model ? *healed.model : model;
   const LayerStore given{[&](size_t l) { return std::move(healed.layers[l]); }, {}};
-  healed.layers =
-      joint_fit(pool, routed, splits.fit, splits.train, sinks[0], sinks[1], gradients,
-                options.window, {.menu = {}}, given, calibration.stop, calibration.quiet);
+  // Trained gates have seen sinks: what they let pass, the routed model has learned to bear.
+  const JointFitOptions scores{.menu = {}, .spare_sinks = false};
+  healed.layers = joint_fit(pool, routed, splits.fit, splits.train, sinks[0], sinks[1], gradients,
+                            options.window, scores, given, calibration.stop, calibration.quiet);
   result.tried.push_back(
       {Fit::kHealed, calibrate(calibration, routed, healed.layers, options, price, store,
                                fmt::format("healed-{:g}", healing.from_pct))});
@@ -268,10 +269,13 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
   std::sort(prices.begin(), prices.end());
   prices.erase(std::unique(prices.begin(), prices.end()), prices.end());
   const FittedLayers& layers = result.fitted;
-  std::optional<RoutedText::Run> healed_alone;
+  // The same steps on the model without paths, and the healed weights where no token takes one.
+  std::optional<RoutedText::Run> healed_alone, healed_full;
   if (options.controls && result.model) {
+    const std::vector<MlpPath> none(layers.size());
     const Model control = heal_control(pool, model, *options.healing, stop);
-    healed_alone = test.run(control, std::vector<MlpPath>(layers.size()), "healed without paths");
+    healed_alone = test.run(control, none, "healed without paths");
+    healed_full = test.run(routed, none, "healed, full MLPs");
   }
   for (const double p : prices) {
     const std::vector<MlpPath> paths =
@@ -302,6 +306,7 @@ AllocateResult allocate(ThreadPool& pool, const Model& model, const Splits& spli
       for (const Control& control : controls) compare(model, control);
       if (healed_alone) {
         point.controls.push_back({"healed without paths", interval(*healed_alone), 0});
+        point.controls.push_back({"healed, full MLPs", interval(*healed_full), 0});
         point.against_control = delta_ppl(draws, healed_alone->losses.loss, run.losses.loss,
                                           test.base.predictions, options.interval);
       }

@@ -430,7 +430,8 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
       const std::vector<std::vector<uint8_t>> plain = held[1].plain();
       for (FittedOption& option : kept->options) {
         set_scores(pool, held[1], plain, option);
-        set_sink_score(held, option);
+        set_sink_score(options.spare_sinks ? std::span<const Held>(held) : std::span<const Held>(),
+                       option);
       }
     } else {
       kept = LayerFit(context, options, l, total, gradients).run(held);

@@ -19,6 +19,7 @@ enum class FitTarget { kOwn, kOriginal };
 struct JointFitOptions {
   MenuOptions menu;
   bool whole_layers = false;  // no gates: paths serve all tokens, sinks too, and are fitted on them
+  bool spare_sinks = true;    // no gate's threshold lies below a sink's score
   double trim = 0.03;         // share of tokens with the largest errors that fits leave out
   size_t most_paths = kAllPaths;  // of a layer, at the price
   double price = 0;  // what the layers below are routed at while fitting; 0: not at all

@@ -252,8 +252,9 @@ TEST_P(HealedAllocateTest, WeightsComeWithAModelAndAControl) {
   ASSERT_EQ(result.chosen, 1u) << json(result);
   ASSERT_TRUE(result.model.has_value());
   ASSERT_TRUE(own.against_control.has_value());
-  const ComparedWith& control = own.controls.back();
+  const ComparedWith& control = own.controls[own.controls.size() - 2];
   EXPECT_EQ(control.name, "healed without paths");
+  EXPECT_EQ(own.controls.back().name, "healed, full MLPs");
   // Against the control and of the control make up the whole.
   EXPECT_NEAR(std::log1p(own.delta_ppl.estimate / 100),
               std::log1p(own.against_control->estimate / 100) +
@@ -270,14 +271,18 @@ TEST_P(HealedAllocateTest, WeightsComeWithAModelAndAControl) {
   std::vector<Batch> batches;
   for (const Sample& sample : splits_.test) batches.push_back(sample.batch);
   Progress progress("", 1, true);
-  LossSum base, routed;
+  LossSum base, routed, full;
   const auto before = batch_losses(pool, model_, batches, {}, progress);
   const auto after = batch_losses(pool, healed, batches, paths, progress);
+  const auto without = batch_losses(pool, healed, batches, {}, progress);
   for (size_t b = 0; b < batches.size(); ++b) {
     base.add(before[b], batches[b].offsets);
     routed.add(after[b], batches[b].offsets);
+    full.add(without[b], batches[b].offsets);
   }
   EXPECT_NEAR(100 * std::expm1(routed.mean() - base.mean()), own.delta_ppl.estimate, 1e-4);
+  EXPECT_NEAR(100 * std::expm1(full.mean() - base.mean()), own.controls.back().delta_ppl.estimate,
+              1e-4);
 }
 
 TEST_P(AllocateTest, StopsWhenAsked) {
