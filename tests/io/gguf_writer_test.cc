@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "halflin/io/file.h"
 #include "tests/io/testing.h"
 

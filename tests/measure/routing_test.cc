@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "halflin/base/random.h"
 #include "halflin/measure/perplexity.h"
 #include "tests/io/testing.h"

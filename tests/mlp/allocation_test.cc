@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "halflin/base/random.h"
 #include "halflin/io/file.h"
 #include "halflin/measure/paths.h"
