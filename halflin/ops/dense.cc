@@ -112,17 +112,25 @@ size_t tile_size(size_t total, size_t target) {
   return std::max<size_t>(ceil_div(ceil_div(total, tiles), 16) * 16, 32);
 }
 
+// A last tile of one row or column joins the one before it: oneDNN 3 takes the strides of matrices
+// of one row or column for others.
+size_t count_tiles(size_t total, size_t tile) {
+  return total > tile && total % tile == 1 ? total / tile : ceil_div(total, tile);
+}
+
 // c [m, n] (+)= a [m, k] b [k, n] + bias.
 void product(ThreadPool& pool, Factor a, Factor b, size_t k, std::span<const float> bias,
              bool accumulate, MatView<float> c, size_t tile_m, size_t tile_n) {
   if (c.rows == 0 || c.cols == 0) return;
   if (a.is_bf16 != b.is_bf16) fail("a product of float32 and bfloat16");
-  const size_t tiles_n = ceil_div(c.cols, tile_n);
-  pool.parallel_for(ceil_div(c.rows, tile_m) * tiles_n, [&](size_t task, int) {
-    const size_t i = task / tiles_n * tile_m;
-    const size_t j = task % tiles_n * tile_n;
-    const size_t m = std::min(tile_m, c.rows - i);
-    const size_t n = std::min(tile_n, c.cols - j);
+  const size_t tiles_m = count_tiles(c.rows, tile_m);
+  const size_t tiles_n = count_tiles(c.cols, tile_n);
+  pool.parallel_for(tiles_m * tiles_n, [&](size_t task, int) {
+    const size_t row = task / tiles_n, col = task % tiles_n;
+    const size_t i = row * tile_m;
+    const size_t j = col * tile_n;
+    const size_t m = row + 1 == tiles_m ? c.rows - i : tile_m;
+    const size_t n = col + 1 == tiles_n ? c.cols - j : tile_n;
     const std::shared_ptr<const Plan> plan = find_plan(
         {m, n, k, a.row, a.col, b.row, b.col, c.stride, a.is_bf16, !bias.empty(), accumulate});
     OneDnnThread& thread = onednn_thread();
