@@ -78,16 +78,17 @@ void set_scores(ThreadPool& pool, const Held& train, const std::vector<std::vect
 }
 
 // The highest score of a sink.
-void set_sink_score(std::span<const Held> held, FittedOption& option) {
-  option.sink_score = std::numeric_limits<float>::lowest();
+float sink_score(std::span<const Held> held, const Gate& gate) {
+  float highest = std::numeric_limits<float>::lowest();
   for (const Held& part : held) {
     for (size_t b = 0; b < part.x.size(); ++b) {
       for (size_t t = 0; t < part.x[b].rows(); ++t) {
         if (part.sinks.token[b][t] == 0) continue;
-        option.sink_score = std::max(option.sink_score, gate_score(option.gate, part.x[b].row(t)));
+        highest = std::max(highest, gate_score(gate, part.x[b].row(t)));
       }
     }
   }
+  return highest;
 }
 
 // One layer of the walk.
@@ -133,7 +134,7 @@ class LayerFit {
       fitted.push_back(std::move(option));
     }
     fit_gates(train, fitted);
-    for (FittedOption& option : fitted) set_sink_score(held, option);
+    for (FittedOption& option : fitted) option.sink_score = sink_score(held, option.gate);
     fit_controls(sums, train, layer);
     return layer;
   }
@@ -430,8 +431,8 @@ FittedLayers joint_fit(ThreadPool& pool, const Model& model, std::span<const Sam
       const std::vector<std::vector<uint8_t>> plain = held[1].plain();
       for (FittedOption& option : kept->options) {
         set_scores(pool, held[1], plain, option);
-        set_sink_score(options.spare_sinks ? std::span<const Held>(held) : std::span<const Held>(),
-                       option);
+        option.sink_score = options.spare_sinks ? sink_score(held, option.gate)
+                                                : std::numeric_limits<float>::lowest();
       }
     } else {
       kept = LayerFit(context, options, l, total, gradients).run(held);

@@ -155,17 +155,10 @@ struct PathFormats {
 
 PathFormats path_formats(DType dtype, bool exact) {
   if (exact) return {DType::kF32, DType::kF32};
-  switch (dtype) {
-    case DType::kQ4_0:
-    case DType::kQ4_1:
-      return {dtype, DType::kQ8_0};
-    case DType::kQ4_K:
-      return {DType::kQ4_1, DType::kQ8_0};
-    case DType::kQ6_K:
-      return {DType::kQ8_0, DType::kQ8_0};
-    default:
-      return {dtype, dtype};
-  }
+  const DType own = dtype == DType::kQ4_K   ? DType::kQ4_1
+                    : dtype == DType::kQ6_K ? DType::kQ8_0
+                                            : dtype;
+  return {own, is_float(own) ? own : DType::kQ8_0};
 }
 
 bool any_reads_codes(const DecodeWeights& weights) {
