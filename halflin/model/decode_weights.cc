@@ -147,8 +147,8 @@ class Reader {
 };
 
 // The formats of cheap paths beside an MLP read in `dtype`: of neurons that are the model's own,
-// and of what was fitted. This has 8 bits at least: rounded to 4, paths cost twice what they are
-// allowed to (docs/speed.md).
+// and of what was fitted. This has 8 bits at least: rounded to 4, paths cost nearly twice as much
+// (docs/speed.md).
 struct PathFormats {
   DType own, fitted;
 };
